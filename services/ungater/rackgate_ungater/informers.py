@@ -1,7 +1,7 @@
 """What every replica watches, and how it lists pods live: pods, Workloads, child Jobs, nodes.
 
 `PodRelister` lists pods on request. Each list begins after it is requested, so it includes what
-others wrote before, and it also tells which pods are gone: a watch that lags would keep showing
+others wrote before, and it also shows which pods are gone: a watch that lags would keep showing
 the pods of an earlier run beside their successors. Requests made while a list is under way share
 the next one, so there is never more than one at a time.
 """
@@ -62,7 +62,7 @@ class Informers:
 
     Attributes:
         selector: of the pods that are followed.
-        nodes: as the watch told last; nothing if they are not followed.
+        nodes: as last watched; empty if they are not watched.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Informers:
 
         Args:
             client: for lists and watches.
-            on_event: told of all that is seen, and of what is gone.
-            on_workload_deleted: told in its place of Workloads that are gone.
+            on_event: called for everything seen or gone.
+            on_workload_deleted: called instead for Workloads that are gone.
             elastic: elastic jobs are served.
             watch_nodes: nodes are followed, too.
         """
@@ -138,7 +138,7 @@ class Informers:
         return self.nodes if known else NodesByHostname()
 
     def missing(self) -> list[str]:
-        """What keeps this replica from being ready; without nodes pods can be released as well."""
+        """What keeps this replica from being ready; pods can be ungated without nodes."""
         return self.pods.missing() + self.workloads.missing() + self.jobs.missing()
 
     async def synced(self) -> None:
@@ -250,7 +250,7 @@ class PodRelister:
         return True
 
     def _handle_pod(self, raw: msgspec.Raw) -> PodUid | None:
-        """Tell of one pod; None if it cannot be read."""
+        """Pass on one pod; None if it cannot be decoded."""
         try:
             pod = decode_pod(raw)
         except msgspec.MsgspecError as error:

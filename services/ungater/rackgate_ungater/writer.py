@@ -56,7 +56,7 @@ log = structlog.get_logger()
 
 # Consecutive server errors of one worker after which it gives up the batch.
 MAX_CONSECUTIVE_FAILURES: Final = 3
-# For so long no pod names its node once a policy of the cluster refused the name.
+# After a policy of the cluster rejected a node name, no pod names its node for so long.
 NODE_NAME_BACKOFF_S: Final = 300.0
 
 _encode = msgspec.json.encode
@@ -119,7 +119,7 @@ class _PatchTails:
 
 
 class Writer:
-    """Sends requests and tells what became of them.
+    """Sends requests and returns their outcome as events.
 
     Args:
         client: with the ungating budget.
@@ -141,7 +141,7 @@ class Writer:
         *,
         shuffle: bool = False,
     ) -> tuple[int, int]:
-        """Release pods; one that fails does not stop the others.
+        """Ungate pods; one that fails does not stop the others.
 
         Args:
             ungates: recorded as expected already.
@@ -151,12 +151,12 @@ class Writer:
             shuffle: the batch before this one failed: try the pods in random order.
 
         Returns:
-            How many were released, and how many must be tried again.
+            How many were ungated, and how many must be retried.
         """
         results: dict[str, int] = {}
         tails = _PatchTails(nodes)
         queue = iter(self._rng.sample(ungates, len(ungates)) if shuffle else ungates)
-        gave_up = False  # all leave together: the next look begins with all workers again
+        gave_up = False  # all workers stop together: the next attempt begins with all of them
 
         async def work(todo: Iterator[Ungate]) -> None:
             nonlocal gave_up
@@ -174,10 +174,10 @@ class Writer:
                 on_event(event)
                 if wait_s is None:
                     pauses.reset()
-                else:  # the server is in trouble, not this pod: the next one would fare no better
+                else:  # the API server fails, not this pod: the next one would fail too
                     wait_s = max(wait_s, pauses.next())
                     if pauses.failures() >= MAX_CONSECUTIVE_FAILURES:
-                        gave_up = True  # other Workloads get their turn; the rest is told as unsent
+                        gave_up = True  # do not delay other Workloads; the rest counts as unsent
                     await sleep_until(wait_s, deadline)
 
         try:
@@ -185,7 +185,7 @@ class Writer:
                 for number in range(min(self._concurrency, len(ungates))):
                     spawn(group, work(queue), f"ungate-{number}")
         finally:
-            for ungate in queue:  # our time is over, or the lease is lost: nobody took these
+            for ungate in queue:  # past the deadline, or the Lease is lost: these were not sent
                 on_event(self._failure_event(ungate.pod, "unsent", Failure.UNSENT)[1])
             for result, count in results.items():
                 metrics.UNGATED.labels(result=result).inc(count)
@@ -195,7 +195,7 @@ class Writer:
     async def _ungate_pod(
         self, ungate: Ungate, tails: _PatchTails, deadline: Deadline
     ) -> tuple[str, Event, float | None]:
-        """Take one pod's gates off. A refused patch was not written: it is tried without a name."""
+        """Take one pod's gates off. A rejected patch was not written: retry without node name."""
         pod, unnamed = ungate.pod, tails.tail_for(ungate, with_node_name=False)
         tail = tails.tail_for(ungate) if clock.monotonic() >= self._node_names_from else unnamed
         answer = await self._patch_pod(pod, tail, deadline)

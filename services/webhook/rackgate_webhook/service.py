@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
 import structlog
@@ -13,7 +12,7 @@ from rackgate.kube.config import connect
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.service import user_agent
-from rackgate.runtime.tasks import spawn
+from rackgate.runtime.tasks import first_of, spawn
 from rackgate_webhook.admission.job_webhooks import enabled_elastic_kinds
 from rackgate_webhook.certificates.issued import IssuedCertificateManager
 from rackgate_webhook.certificates.manager import (
@@ -117,7 +116,8 @@ class WebhookService:
         return []
 
     async def _serve(self, manager: CertificateManager, stop: asyncio.Event) -> None:
-        if not await _wait_for_first(manager.loaded, stop):
+        await first_of(manager.loaded, stop)
+        if stop.is_set():
             return
         frozen = freeze_heap()  # a full collection would keep callers waiting for no garbage
         await self._server.start()
@@ -143,21 +143,6 @@ def _osmo_reviews() -> OsmoReviews:
     from rackgate_webhook.admission.osmo_webhook import OsmoReviews
 
     return OsmoReviews()
-
-
-async def _wait_for_first(ready: asyncio.Event, stop: asyncio.Event) -> bool:
-    """Wait for either event; whether it was `ready` and not `stop`."""
-    async with asyncio.TaskGroup() as group:
-        waits = [
-            spawn(group, event.wait(), name)
-            for event, name in ((ready, "certificate"), (stop, "stop"))
-        ]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await wait
-    return ready.is_set() and not stop.is_set()
 
 
 async def run_webhook(settings: WebhookSettings, stop: asyncio.Event) -> None:

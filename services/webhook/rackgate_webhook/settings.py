@@ -1,4 +1,4 @@
-"""What the webhook can be told."""
+"""Settings of the webhook."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ServingSettings(ConfigModel):
     drain_delay: float = Field(default=3.0, ge=0, le=300)
     """Seconds between becoming unready and closing, in which callers move away."""
     max_connections: int = Field(default=256, ge=16, le=65536)
-    """Most open connections; beyond, the longest idle one makes room, or the new one waits."""
+    """Most open connections. Beyond, the longest idle one is closed, or the new one waits."""
 
 
 class CertificateSettings(ConfigModel):

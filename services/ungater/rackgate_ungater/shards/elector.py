@@ -31,6 +31,12 @@ from rackgate_ungater.settings import UngaterConfiguration
 from rackgate_ungater.shards.handover import SHARDS, HandoverPolicy, HandoverTimings, lease_name
 from rackgate_ungater.shards.membership import Membership
 
+POLLS_PER_DURATION: Final = 4
+# A stop waits at most so long until the others know; they find out anyway.
+LEAVE_TIMEOUT_S: Final = 1.0
+
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HeldShard:
@@ -61,13 +67,6 @@ async def run_unless(leave: asyncio.Event, work: Coroutine[Any, Any, None]) -> b
         await asyncio.wait((working, leaving))
 
 
-POLLS_PER_DURATION: Final = 4
-# Longest time that a stop waits for the others to be told; they find out anyway.
-LEAVE_TIMEOUT_S: Final = 1.0
-
-log = structlog.get_logger()
-
-
 class ShardWorker(Protocol):
     """What acts on shards."""
 
@@ -96,7 +95,7 @@ class ShardElector:
     Args:
         client: give it a budget of its own, so that no other traffic delays renewals.
         settings: identity, Leases and their duration.
-        worker: told what to act on.
+        worker: acts on the shards that are held.
         stop: set when the process should end.
         fence: what ends the process in time; replaced only where a test lives in-process.
         state: what our predecessor in the same pod left.
@@ -205,7 +204,7 @@ class ShardElector:
             self._watch.assume(name, ObservedLease(unknown, clock.monotonic(), None))
 
     async def _leave_membership(self, renewing: asyncio.Task[None]) -> None:
-        """Tell the others first: who hears of a released shard knows that we are gone."""
+        """Leave before shards are released: then no replica waits for this one."""
         renewing.cancel()
         await asyncio.wait((renewing,))
         with contextlib.suppress(TimeoutError):
@@ -216,7 +215,7 @@ class ShardElector:
     # Waiting ------------------------------------------------------------------------------
 
     def _notify(self) -> None:
-        """Wake whoever waits: a Lease looks different, work has ended, or it is time to stop."""
+        """Wake every waiter: a Lease changed, work has ended, or it is time to stop."""
         self._membership.update()
         self._wakeup.set()
         self._wakeup = asyncio.Event()

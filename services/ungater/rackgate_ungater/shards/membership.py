@@ -51,7 +51,7 @@ class Membership:
 
     Args:
         client: for patches of the group's Lease.
-        watch: shows the Lease, and is told of what was written.
+        watch: shows the Lease, and observes what is written.
         namespace: of the Lease.
         identity: this replica.
         duration_s: of a Lease; a replica that is silent for so long counts as away.

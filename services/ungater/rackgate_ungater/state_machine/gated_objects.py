@@ -37,7 +37,7 @@ class GatedPod(msgspec.Struct, frozen=True, gc=False):
         owner_uid: UID of the controlling owner, empty when there is none.
         gates: those of ours that are present, as bits; a small number costs no memory.
         terminating: a deletion timestamp is set.
-        terminal: phase Succeeded or Failed: holds no room any more.
+        terminal: phase Succeeded or Failed: takes no capacity any more.
         selector: the pod's whole nodeSelector.
         indices: labels whose value is a small whole number.
         index_offset: the pod-index-offset annotation, -1 when it is no whole number.
@@ -289,7 +289,7 @@ def decode_pod(data: bytes | msgspec.Raw) -> GatedPod:
         index_offset=_parse_offset(meta.annotations.get(names.POD_INDEX_OFFSET)),
         version=_version_number(meta.resource_version),
         grace_s=float(meta.deletion_grace_period_seconds or 0) or 0.0,  # zeros are shared
-        # Read by the patch that releases the pod, and by nobody after it.
+        # Needed only by the patch that ungates the pod.
         terms=_required_terms_json(view.spec.affinity)
         if gates and view.spec.affinity is not None
         else "",

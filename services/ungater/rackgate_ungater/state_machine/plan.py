@@ -144,7 +144,7 @@ class Ungate:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Something a user should hear about, once per change.
+    """An Event for users, recorded once per change.
 
     Attributes:
         reason: Event reason, CamelCase.
@@ -164,7 +164,7 @@ class Plan:
     """What to do for one PodSet now.
 
     Attributes:
-        ungates: never more than there is room for.
+        ungates: never more than there is free capacity for.
         still_gated: gated pods that stay gated.
         reports: why some of them stay.
     """
@@ -217,13 +217,13 @@ def plan_ungating(
     backing_off: Collection[PodUid] = (),
     overdue_deletions: Collection[PodUid] = (),
 ) -> Plan:
-    """Choose the gated pods to release, and their domains.
+    """Choose the gated pods to ungate, and their domains.
 
     Args:
         admission: counts per domain.
         pods: every pod of the PodSet; ended ones are ignored.
         pinned: pods whose earlier write may still arrive: they get the same domain or nothing.
-        backing_off: pods whose write was refused and must not be tried now.
+        backing_off: pods whose write was rejected and is not retried yet.
         overdue_deletions: pods whose deletion should be over by now, and whose node does not say
             so.
 
@@ -354,7 +354,7 @@ def _fill_greedily(capacity: _FreeCapacity, gated: Sequence[GatedPod]) -> list[G
 
 
 def _replica_order(pod: GatedPod, gates: int) -> tuple[bool, int, int, str, str]:
-    """Half released ones first, then replica by replica, where pods say which they are."""
+    """Pods that lost one gate first, then replica by replica, where pods say which they are."""
     indices = pod.indices
     index = indices.get(names.COMPLETION_INDEX_LABEL, _UNRANKED)
     replica = indices.get(names.RAY_REPLICA_INDEX_LABEL, index)
@@ -426,7 +426,7 @@ Decode = Callable[[str, bytes], TopologyAssignment]
 def podset_admission(
     workload: GatedWorkload, podset: GatedPodSet, slices: Iterable[GatedWorkload], decode: Decode
 ) -> PodSetAdmission | str:
-    """What a PodSet may release, or why its assignment is unreadable.
+    """What a PodSet may ungate, or why its assignment is unreadable.
 
     Args:
         workload: an admitted Workload.
@@ -458,7 +458,7 @@ def podset_admission(
 
 
 class _ElasticTotals:
-    """The sum of a parent's part and those of its slices."""
+    """The counts of a parent and its slices, summed."""
 
     def __init__(self, count: int, own_assignment: TopologyAssignment | None) -> None:
         self.count = count
@@ -530,7 +530,7 @@ def _elastic_podset_admission(
 def _slice_podsets_of(
     slices: Iterable[GatedWorkload], podset: str
 ) -> Iterator[tuple[GatedWorkload, GatedPodSet]]:
-    """Slices in the order in which their parent takes them in: ranks follow the domains' order."""
+    """Slices in the order in which they are merged: ranks follow the domains' order."""
     for slice_ in sorted(slices, key=lambda slice_: (slice_ordinal(slice_.name), slice_.uid)):
         for slice_podset in slice_.podsets:
             if slice_podset.name == podset:
@@ -560,7 +560,7 @@ def admits_at_least(
     for name, admission in planned.items():
         found = live.get(name)
         if isinstance(admission, str):
-            continue  # nothing is released by it
+            continue  # it ungates nothing
         if not isinstance(found, PodSetAdmission) or found.gates != admission.gates:
             return False
         counts = dict(found.assignment.domains)

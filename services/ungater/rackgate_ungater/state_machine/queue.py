@@ -1,10 +1,11 @@
-"""When which Workload is looked at: batches, retries and waking times, and who still waits. Pure.
+"""When a Workload is reconciled: batches, retries and timers; and the pods still gated. Pure.
 
 The first event of a Workload opens a batch, and its window is the longest that it stays open. It
-closes at once when no further pod is awaited: in every PodSet as many pods wait as there is room
-for, and there is room for one at least. So most jobs do not wait at all: their last pod closes the
-batch. A Workload that was looked at less than a window ago waits for the rest of it, whatever
-comes. So there is at most one look per window and one more, however often pods change or fail.
+closes at once when no further pod is awaited: every PodSet has as many
+gated pods as free capacity, and there is capacity for at least one. So most jobs do not wait at
+all: their last pod closes the batch. A Workload reconciled less than a window ago waits for the
+rest of the window. So it is reconciled at most once per window and once more, however often pods
+change or fail.
 
 Times are seconds of a monotonic clock and come in as arguments. `DelayQueue` takes O(log n) per
 entry; `missing_pods` counts the pods of one Workload, at most once per missing pod.
@@ -67,7 +68,7 @@ class DelayQueue(Generic[K]):
 
 
 class BatchTimer(Generic[K]):
-    """How long the next look at each Workload may wait.
+    """How long the next reconciliation of each Workload may wait.
 
     Args:
         window_s: the longest time.
@@ -89,7 +90,7 @@ class BatchTimer(Generic[K]):
         *,
         one_pod: bool,
     ) -> float:
-        """Seconds until a look is due, after an event that brings work.
+        """Seconds until a reconciliation is due, after an event that brings work.
 
         Args:
             key: the Workload.
@@ -113,7 +114,7 @@ class BatchTimer(Generic[K]):
         return self._window_s
 
     def reconcile_started(self, key: K, now: float) -> None:
-        """A look at a Workload begins: its batch is closed."""
+        """A reconciliation begins: the batch is closed."""
         self._missing_pods.pop(key, None)
         self._reconciled_at[key] = now
         if len(self._reconciled_at) > MAX_REMEMBERED:
@@ -129,10 +130,10 @@ class BatchTimer(Generic[K]):
 
 
 def missing_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> int:
-    """How many pods at least are still to come before all that may be released are there.
+    """A lower bound of the pods that must appear before all that may be ungated exist.
 
     Returns:
-        0 when nobody is waited for, and there is a pod to release. Where nothing may be released
+        0 when no pod is awaited and one can be ungated. Where nothing may be ungated
         now, as many as there are pods: it takes time to count them.
     """
     workload = workload_state.workload
@@ -142,12 +143,12 @@ def missing_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> int:
     missing_count, ready, counted = 0, False, 0
     for podset in workload.podsets:
         if not workload.elastic and podset.assignment is None:
-            continue  # its pods never wait for us
+            continue  # its pods are not gated
         state, admission = workload_state.podsets.get(podset.name), admissions.get(podset.name)
         if state is None:
             missing_count += _unseen_pods(podset)
         elif state.expected or state.rejected:
-            missing_count += 1  # nothing more of it is released before these are settled
+            missing_count += 1  # nothing more of it is ungated before these are resolved
         elif isinstance(admission, PodSetAdmission):
             found = _missing_of_podset(state, admission, workload_state, owners)
             missing_count += max(0, found)
@@ -171,7 +172,7 @@ def _missing_of_podset(
     workload_state: WorkloadState,
     owners: ChildJobOwners,
 ) -> int:
-    """Pods of a PodSet that could be released and are not there; 0 or less when none are."""
+    """Pods of a PodSet that could be ungated and do not exist; 0 or less when none."""
     raw = admission.max_ungated - len(state.pods)
     if raw > 0 or workload_state.workload is None:
         return raw  # not even with those that are somebody else's
@@ -185,24 +186,24 @@ def _missing_of_podset(
 
 
 def _has_free_capacity(state: PodSetState, admission: PodSetAdmission) -> bool:
-    """Whether a pod may be released at all."""
+    """Whether a pod may be ungated at all."""
     return sum(not pod.gated for pod in state.pods.values()) < admission.max_ungated
 
 
 class Backlog:
-    """Remembers since when each such pod has been seen gated.
+    """Since when each gated pod of an admitted Workload has been seen.
 
     The time of a pod's creation says less: a pod may be older than its Workload's admission.
 
     Attributes:
-        since: monotonic seconds of the first look that saw the pod gated under an admission.
+        since: monotonic seconds at which the pod was first seen gated under an admission.
     """
 
     def __init__(self) -> None:
         self.since: dict[PodUid, float] = {}
 
     def update(self, workload_states: Iterable[WorkloadState], now: float) -> None:
-        """Take up who waits now, and forget who does not any more.
+        """Add pods that are gated now, and remove those that are not.
 
         Args:
             workload_states: everything that is known, by Workload.
@@ -220,7 +221,7 @@ class Backlog:
             for podset in workload_state.podsets.values():
                 yield from _gated(podset)
             return
-        # More pods than were granted wait for slices, not for us: only so many count.
+        # More pods than were admitted wait for slices, not for the ungater: they do not count.
         for name, admission in workload_state.admissions():
             if isinstance(admission, PodSetAdmission):
                 podset = workload_state.podsets[name]

@@ -50,7 +50,7 @@ from rackgate_ungater.state_machine.records import (
     WorkloadState,
 )
 
-# Seconds after which something that is due already is looked at again.
+# Seconds after which something that is already due is checked again.
 _RETRY_S = 1.0
 
 
@@ -60,10 +60,10 @@ class Proposal:
 
     Attributes:
         reads: pods to read live before anything else.
-        overdue: how many of these reads look for a write that should have been seen by now.
+        overdue: how many of these reads check a write that should have been seen by now.
         ungates: writes to make once `expect_ungates` has recorded them; none for a PodSet that
             awaits an expectation.
-        reports: what users should hear.
+        reports: Events for users.
         awaiting_expectations: gated pods that stay gated only because earlier writes are not seen
             yet.
         version: state of the Workload that this rests on.
@@ -105,7 +105,7 @@ class StateMachine:
         self._workload_by_jobset: dict[str, WorkloadKey] = {}  # by UID of a JobSet
 
     def handle(self, event: Event) -> WorkloadKey | None:
-        """Take note of what happened; returns the Workload that deserves a look now."""
+        """Update the state; returns the Workload to reconcile now, if any."""
         match event:
             case PodSeen():
                 return self._pod_seen(event)
@@ -198,14 +198,14 @@ class StateMachine:
         )
         chosen = {ungate.pod.uid for ungate in plan.ungates}
         if pinned.keys() - chosen:
-            # The place is no longer granted, and yet the lost write may still arrive.
+            # The domain is no longer assigned, and yet the lost write may still arrive.
             proposal.awaiting_expectations += podset.gated
             return
         proposal.ungates.extend(plan.ungates)
         proposal.reports.extend(plan.reports)
 
     def is_still_admitted(self, key: WorkloadKey, workloads: Iterable[GatedWorkload]) -> bool:
-        """Whether the server grants an elastic Workload at least what is known here.
+        """Whether an elastic Workload is still admitted with at least what is known here.
 
         Args:
             key: the Workload.
@@ -223,7 +223,7 @@ class StateMachine:
             or live.workload is None
             or live.workload.uid != workload_state.workload.uid
         ):
-            return False  # made anew, and perhaps another replica's by now
+            return False  # recreated, and perhaps another replica's by now
         return admits_at_least(dict(live.admissions()), dict(workload_state.admissions()))
 
     def expect_ungates(self, ungates: list[Ungate], now: float) -> None:
@@ -268,8 +268,8 @@ class StateMachine:
     def workloads_in_flight(self, now: float) -> dict[WorkloadKey, float]:
         """Workloads with a request that has no answer and may still be applied.
 
-        Another replica cannot know of it: it must not be told to act on such a Workload before
-        that second of our monotonic clock. A request is not counted while it is awaited.
+        Another replica cannot know of it: it must not act on such a Workload before that second
+        of our monotonic clock. A request is not counted while it is awaited.
         """
         ends: dict[WorkloadKey, float] = {}
         for expected in self.expectations.values():
@@ -333,11 +333,11 @@ class StateMachine:
     def _pod_seen(self, event: PodSeen) -> WorkloadKey | None:
         obj, live = event.pod, event.live
         if (live and obj.uid in self._deleted) or self._deleted.outdated(obj.uid, obj.version):
-            return None  # read before it went, told after
+            return None  # read before it was deleted, delivered after
         self._deleted.discard(obj.uid)
         old = self.pods.get(obj.uid)
         if old is not None and obj.version and obj.version <= old.version:
-            obj = old  # a watch that lags behind a live read tells nothing new
+            obj = old  # a watch that lags behind a live read brings nothing new
         if obj.terminal:
             return self._pod_gone(obj.uid, obj.version)
         if obj is not old:
@@ -358,7 +358,7 @@ class StateMachine:
         workload_state.version += 1
 
     def _workload_to_reconcile(self, old: GatedPod | None, obj: GatedPod) -> WorkloadKey | None:
-        """A sight matters when it brings work: a new gated pod, or a place come free."""
+        """Only what brings work is reconciled: a new gated pod, or free capacity."""
         podset = self._podset_state(obj)
         if podset is None or not podset.gated:
             return None
@@ -367,7 +367,7 @@ class StateMachine:
         return obj.workload_key
 
     def _resolve_expectation(self, obj: GatedPod, *, live: bool, listed: bool) -> None:
-        """End the rejection and the expectation of a pod as far as this sight allows."""
+        """End the rejection and the expectation of a pod as far as this version allows."""
         podset = self._podset_state(obj)
         rejection = podset.rejected.get(obj.uid) if podset else None
         if podset and rejection:
@@ -554,7 +554,7 @@ class StateMachine:
 
 
 def _overdue_deletions(podset: PodSetState, timeouts: Timeouts, now: float) -> set[PodUid]:
-    """Released pods whose deletion should be over by now."""
+    """Ungated pods whose deletion should be over by now."""
     for uid, pod in podset.pods.items():
         if pod.terminating and not pod.gated:
             podset.deletion_seen_at.setdefault(uid, now)

@@ -95,7 +95,7 @@ class IssuedCertificateManager(CertificateManager):
         """Bring Secret, served certificate and webhook configurations as far as they may go now.
 
         Raises:
-            KubeError: the API server refused, or did not answer.
+            KubeError: the API server rejected a request, or did not answer.
         """
         secret = (await self._advance_secret()).secret
         pairs, rules = secret.pairs, self._settings.rules
@@ -124,7 +124,7 @@ class IssuedCertificateManager(CertificateManager):
         return self._renew_at
 
     def _keeps_last_pair(self, pairs: TlsPairs, in_use: ServingPair) -> bool:
-        """Whether callers have yet to hear of the pair in use, and trust the one served here."""
+        """Whether callers do not know the pair in use yet, and trust the one served here."""
         own = None if self._last_secret is None else self._last_secret.pairs.serving
         return (
             own is not None
@@ -155,7 +155,7 @@ class IssuedCertificateManager(CertificateManager):
             if not known and self._is_not_yet_valid(stored.secret):
                 return stored
             if step is RotationStep.SWITCH:
-                # The webhook configurations may have changed since they were looked at.
+                # The webhook configurations may have changed since they were read.
                 await self._inject_bundle(stored.secret.bundle)
             if step is RotationStep.ISSUE:
                 found = await self._configurations.apply_bundle(lambda _: None)
@@ -167,7 +167,7 @@ class IssuedCertificateManager(CertificateManager):
             try:
                 await self._write(stored, desired)
             except ConflictError:
-                continue  # another replica was faster: look again
+                continue  # another replica was faster: read again
             except KubeError as error:
                 serving = stored.secret.pairs.serving
                 if serving is None or not serving.valid_at(self._now()):

@@ -83,14 +83,14 @@ class CertificateManager(ABC):
         return self._configurations.selector_mismatch
 
     async def run(self, check: SelfCheck, changed: asyncio.Event | None = None) -> None:
-        """Look, act and check for ever; failures are logged and tried again.
+        """Reconcile and check for ever; failures are logged and retried.
 
         Args:
             check: a TLS call to this very server trusting the given bundle; returns what went
                 wrong, empty when it was answered.
             changed: set by whoever watches Secret and configurations: then nothing is asked of
                 the API server while all is well and no rotation is due. Without it they are
-                looked at again and again.
+                read every `check_interval`.
         """
         every = self._settings.check_interval
         while True:
@@ -103,7 +103,7 @@ class CertificateManager(ABC):
                 longer_s = 2 * self._backoff_s if self.loaded.is_set() else 0.0
                 self._backoff_s = min(every, max(RETRY_S, longer_s))
             if not done:
-                # Whatever changes meanwhile: many replicas may be refused alike.
+                # Whatever changes meanwhile: many replicas may be rejected alike.
                 await asyncio.sleep(min(every, RETRY_S))
                 await _wait_for_change(changed, self._backoff_s - RETRY_S)
             elif changed is None:
@@ -141,7 +141,7 @@ class CertificateManager(ABC):
         """Bring everything as far as it may go now.
 
         Raises:
-            KubeError: the API server refused, or did not answer.
+            KubeError: the API server rejected a request, or did not answer.
         """
 
     @abstractmethod

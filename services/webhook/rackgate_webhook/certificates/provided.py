@@ -204,7 +204,7 @@ class ProvidedCertificateManager(CertificateManager):
         """Serve what the Secret offers as soon as callers trust it, and check.
 
         Raises:
-            KubeError: the API server refused, or did not answer.
+            KubeError: the API server rejected a request, or did not answer.
         """
         provided = await self._read()
         found = await self._configurations.apply_bundle(

@@ -22,7 +22,7 @@ _REVIEW: Final = msgspec.json.encode(
         "request": {
             "uid": PROBE_UID,
             "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "operation": "CONNECT",  # no kind of ours, and told apart in the metrics
+            "operation": "CONNECT",  # not managed, and distinct in the metrics
         },
     }
 )
@@ -75,7 +75,7 @@ def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 @lru_cache(maxsize=16)
 def trust_failure(certificate: bytes, key: bytes, name: str, bundle: bytes) -> str:
-    """Why a caller that trusts `bundle` would refuse the pair; empty when it would not.
+    """Why a caller that trusts `bundle` would reject the pair; empty when it would not.
 
     It goes by the time of the machine, and is remembered: ask again with another pair or bundle.
 

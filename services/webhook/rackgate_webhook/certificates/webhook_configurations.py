@@ -74,7 +74,7 @@ def selector_mismatch(
     Args:
         name: of the configuration.
         configuration: as it is now.
-        selector: as the services are told.
+        selector: as configured for the services.
         unmanaged: namespaces that configurations leave out, because nothing is managed there.
     """
     if selector.everything:
@@ -129,8 +129,8 @@ class WebhookConfigurations:
     """The mutating and validating configurations of some names.
 
     Attributes:
-        absent: at the last look, one of the names had neither configuration.
-        selector_mismatch: at the last look, why they are called for other namespaces than jobs are
+        any_missing: when last read, one of the names had neither configuration.
+        selector_mismatch: when last read, why they are called for other namespaces than jobs are
             managed in; empty when they are not.
     """
 
@@ -166,7 +166,7 @@ class WebhookConfigurations:
             Those that exist.
 
         Raises:
-            KubeError: the API server refused, or did not answer.
+            KubeError: the API server rejected a request, or did not answer.
         """
         configurations: list[NamedConfiguration] = []
         absent = False

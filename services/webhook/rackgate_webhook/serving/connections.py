@@ -286,7 +286,7 @@ class Connections:
         while self._accept():
             pass
         self._pause()  # out of file handles, it was to resume
-        # No await between the last look into the queue and this.
+        # No await between the last accept and this.
         self._listening.close()
         while self._handshakes:
             await asyncio.wait(self._handshakes)
