@@ -25,9 +25,8 @@ from rackgate_ungater.state_machine.events import (
     WorkloadSeen,
 )
 from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload, WorkloadKey
-from rackgate_ungater.state_machine.proposals import Proposal
 from rackgate_ungater.state_machine.records import Timeouts
-from rackgate_ungater.state_machine.state_machine import StateMachine
+from rackgate_ungater.state_machine.state_machine import Proposal, StateMachine
 from rackgate_ungater.writer import patch_body, patch_tail
 from tests.support.apiserver_objects import apply_patch
 from tests.unit.ungater.builders import INDEX, LEVELS, pod, podset, workload

@@ -10,7 +10,7 @@ import pytest
 
 from rackgate.api.resources import PODS
 from rackgate.runtime.tasks import start
-from rackgate_ungater.pod_relister import PodRelister
+from rackgate_ungater.informers import PodRelister
 from rackgate_ungater.state_machine.gated_objects import GatedPod, PodUid
 from tests.support.apiserver import FakeApiServer, Fault
 

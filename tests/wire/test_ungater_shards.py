@@ -10,8 +10,14 @@ import pytest
 from rackgate.api.resources import LEASES
 from rackgate.kube.lease.holder import LeaseHolder
 from rackgate.runtime import metrics
-from rackgate_ungater.shards.handover import MEMBERS_LEASE, SHARDS, lease_name, ranking
-from rackgate_ungater.shards.members import annotation_value, member_annotation
+from rackgate_ungater.shards.handover import (
+    MEMBERS_LEASE,
+    SHARDS,
+    annotation_value,
+    lease_name,
+    member_annotation,
+    ranking,
+)
 from rackgate_ungater.shards.membership import GROUP_IDENTITY
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.steadytime import monotonic

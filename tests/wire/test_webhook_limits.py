@@ -13,8 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from rackgate_webhook.serving.bodies import MAX_LARGE_BODIES
-from rackgate_webhook.serving.connections import CLOSED
-from rackgate_webhook.serving.server import REJECTED_REQUESTS
+from rackgate_webhook.serving.connections import CLOSED, Connections, State
+from rackgate_webhook.serving.server import REJECTED_REQUESTS, WebhookServer
 from tests.support.steadytime import monotonic
 from tests.support.waiting import until
 from tests.wire.webhook_server import (
@@ -29,6 +29,16 @@ from tests.wire.webhook_server import (
     serving,
 )
 from tests.wire.webhook_world import REVIEW
+
+
+def public(server: WebhookServer) -> Connections:
+    return server._connections[0]
+
+
+def answering(server: WebhookServer) -> int:
+    """How many requests the server has in its hands."""
+    return sum(found.state is State.ANSWERING for found in public(server).open.values())
+
 
 pytestmark = [pytest.mark.requirement("HOOK-01"), pytest.mark.steady_clock]
 
@@ -58,7 +68,7 @@ async def test_headers_that_do_not_come_end_the_connection(
 async def test_a_handshake_that_does_not_come_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rackgate_webhook.serving.listener.HANDSHAKE_S", 0.3)
+    monkeypatch.setattr("rackgate_webhook.serving.connections.HANDSHAKE_S", 0.3)
     async with serving() as server:
         before = count(CLOSED, reason="handshake")
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -82,7 +92,7 @@ async def test_connections_beyond_the_limit_make_the_longest_idle_go_first() -> 
         before = count(CLOSED, reason="evicted")
         async with connections(server, 40) as idle:
             assert await serves(server)
-            assert len(server._callers[0].open) <= 16
+            assert len(public(server).open) <= 16
             assert count(CLOSED, reason="evicted") - before >= 24
             # Those that came first went first.
             with contextlib.suppress(ConnectionError):
@@ -94,11 +104,11 @@ async def test_a_connection_waits_while_all_others_are_busy() -> None:
     async with serving(max_connections=16) as server, connections(server, 16) as busy:
         for _, writer in busy:
             writer.write(request(REVIEW[:-1], "?timeout=30s", len(REVIEW)))
-        await until(lambda: sum(found.answering for found in server._callers[0].open) == 16, 30)
+        await until(lambda: answering(server) == 16, 30)
         waiting = asyncio.create_task(serves(server))
         await asyncio.sleep(0.2)
         assert not waiting.done()
-        assert len(server._callers[0].open) == 16
+        assert len(public(server).open) == 16
         for reader, writer in busy:  # they are not disturbed
             writer.write(REVIEW[-1:])
             assert b"200 OK" in await reader.readline()
@@ -114,7 +124,7 @@ async def test_a_caller_that_has_just_connected_makes_no_room_before_it_has_aske
         *busy, (reader, writer) = opened
         for _, other in busy:
             other.write(request(REVIEW[:-1], "?timeout=30s", len(REVIEW)))
-        await until(lambda: sum(found.answering for found in server._callers[0].open) == 15, 30)
+        await until(lambda: answering(server) == 15, 30)
         waiting = asyncio.create_task(serves(server))
         await asyncio.sleep(0.1)
         writer.write(request(REVIEW))
@@ -140,7 +150,7 @@ async def test_a_review_whose_caller_has_hung_up_is_not_computed() -> None:
         caller = threading.Thread(target=ask_and_hang_up)
         caller.start()
         await asyncio.to_thread(connected_to.wait, 30)
-        await until(lambda: server._callers[0].open)
+        await until(lambda: public(server).open)
         before, computed = count(REJECTED_REQUESTS, reason="abandoned"), reviewed()
         busy.set()
         caller.join(30)  # on purpose: the event loop stands still meanwhile
@@ -153,11 +163,11 @@ async def test_a_review_whose_caller_has_hung_up_is_not_computed() -> None:
 @pytest.mark.field_note("W3")
 async def test_a_review_that_would_be_answered_too_late_is_not_computed() -> None:
     async with serving() as server, connected(server) as (reader, writer):
-        await until(lambda: server._callers[0].open)
+        await until(lambda: public(server).open)
         before, computed = count(REJECTED_REQUESTS, reason="late"), reviewed()
-        (caller,) = server._callers[0].open
+        (caller,) = public(server).open.values()
         writer.write(request(REVIEW, "?timeout=1s"))
-        while caller.idle:
+        while caller.state is State.IDLE:
             await asyncio.sleep(0)
         busy_until = monotonic() + 0.9
         while monotonic() < busy_until:
@@ -221,13 +231,13 @@ async def test_what_has_begun_is_answered_while_a_replica_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A request under way, and one of a caller that had connected just before."""
-    monkeypatch.setattr("rackgate_webhook.serving.server.IDLE_BEFORE_CLOSE_S", 60.0)
-    monkeypatch.setattr("rackgate_webhook.serving.server.SHUTDOWN_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("rackgate_webhook.serving.connections.IDLE_BEFORE_CLOSE_S", 60.0)
+    monkeypatch.setattr("rackgate_webhook.serving.connections.SHUTDOWN_TIMEOUT_S", 60.0)
     async with serving() as server, connections(server, 2) as (begun, connected_only):
         begun[1].write(request(REVIEW[:-1], "?timeout=30s", len(REVIEW)))
-        await until(lambda: [found for found in server._callers[0].open if found.answering], 30)
+        await until(lambda: answering(server), 30)
         stopping = asyncio.create_task(server.stop())
-        await until(lambda: not server._callers, 30)
+        await until(lambda: not server._connections, 30)
         for _ in range(10):  # rounds of looking for silent callers
             await asyncio.sleep(0.01)
         connected_only[1].write(request(REVIEW))
@@ -241,9 +251,9 @@ async def test_what_has_begun_is_answered_while_a_replica_stops(
 async def test_a_body_that_does_not_come_keeps_no_replica_from_ending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rackgate_webhook.serving.server.SHUTDOWN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("rackgate_webhook.serving.connections.SHUTDOWN_TIMEOUT_S", 0.2)
     async with serving() as server, connected(server) as (_, writer):
         writer.write(request(REVIEW[:-1], "?timeout=30s", len(REVIEW)))
-        await until(lambda: [found for found in server._callers[0].open if found.answering], 30)
+        await until(lambda: answering(server), 30)
         async with asyncio.timeout(15):  # the body has 24
             await server.stop()

@@ -10,7 +10,7 @@ import pytest
 from rackgate.api.resources import MUTATING_CONFIGS
 from rackgate.kube.client import Client
 from rackgate.runtime.namespaces import NamespaceSelector
-from rackgate_webhook.certificates.rotation import IssuedCertificateManager
+from rackgate_webhook.certificates.issued import IssuedCertificateManager
 from rackgate_webhook.certificates.webhook_configurations import WebhookConfigurations
 from rackgate_webhook.service import WebhookService
 from rackgate_webhook.settings import CertificateSettings, WebhookSettings

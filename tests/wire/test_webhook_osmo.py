@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from rackgate.api.resources import OSMO_POOLS, OSMO_WORKFLOWS
-from rackgate.features import OSMO_POOLS as OSMO_GATE
 from rackgate.kube.client import Client
 from rackgate_webhook.admission.osmo import POOL, WORKFLOW
 from rackgate_webhook.admission.osmo_webhook import (
@@ -22,10 +21,8 @@ from rackgate_webhook.admission.osmo_webhook import (
     used_keys,
 )
 from rackgate_webhook.admission.review import AdmissionResponse, Review
-from rackgate_webhook.service import WebhookService
 from rackgate_webhook.serving.bodies import SMALL_BYTES, RequestRejectedError
 from rackgate_webhook.serving.server import MAX_LARGE_ASYNC_REVIEWS, REJECTED_REQUESTS
-from rackgate_webhook.settings import WebhookSettings
 from tests.support.apiserver import FakeApiServer
 from tests.support.apiserver_faults import Fault
 from tests.support.waiting import until
@@ -178,18 +175,6 @@ async def test_other_reviews_are_answered_while_large_workflows_are_judged(
         assert all(
             admission_response.allowed for admission_response in await asyncio.gather(*judging)
         )
-
-
-@pytest.mark.requirement("OSM-21")
-@pytest.mark.parametrize("judging", [True, False])
-def test_a_thread_that_judges_lets_go_of_the_interpreter_soon(
-    monkeypatch: pytest.MonkeyPatch, judging: bool
-) -> None:
-    """By default it keeps it for 5 ms, and each review of another kind waits so long and longer."""
-    asked: list[float] = []
-    monkeypatch.setattr("sys.setswitchinterval", asked.append)
-    WebhookService(WebhookSettings(feature_gates={OSMO_GATE: judging}))
-    assert asked == ([0.001] if judging else [])
 
 
 @pytest.mark.requirement("OSM-21")

@@ -17,8 +17,7 @@ from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate_webhook.certificates.certificates import IssuedPair, issue, read_bundle
 from rackgate_webhook.certificates.provided import ProvidedCertificateManager
-from rackgate_webhook.certificates.self_call import call_self
-from rackgate_webhook.certificates.tls import server_context
+from rackgate_webhook.certificates.tls import call_self, server_context
 from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import CertificateSettings
 from tests.support.apiserver import FakeApiServer

@@ -21,10 +21,9 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import TransportError
 from rackgate.runtime import clock
 from rackgate_webhook.certificates.certificates import read_bundle
+from rackgate_webhook.certificates.issued import IssuedCertificateManager
 from rackgate_webhook.certificates.manager import EXPIRY
-from rackgate_webhook.certificates.rotation import IssuedCertificateManager
-from rackgate_webhook.certificates.self_call import call_self
-from rackgate_webhook.certificates.tls import server_context
+from rackgate_webhook.certificates.tls import call_self, server_context
 from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import CertificateSettings
 from tests.support.apiserver import FakeApiServer, Fault

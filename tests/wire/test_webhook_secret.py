@@ -20,10 +20,9 @@ from rackgate.api.resources import SECRETS, VALIDATING_CONFIGS
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate_webhook.certificates.certificates import read_bundle
+from rackgate_webhook.certificates.issued import IssuedCertificateManager
 from rackgate_webhook.certificates.provided import ProvidedCertificateManager
-from rackgate_webhook.certificates.rotation import IssuedCertificateManager
-from rackgate_webhook.certificates.tls import server_context
-from rackgate_webhook.certificates.trust import trust_failure
+from rackgate_webhook.certificates.tls import server_context, trust_failure
 from rackgate_webhook.settings import CertificateSettings
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler

@@ -19,8 +19,7 @@ from rackgate.api.resources import SECRETS
 from rackgate.runtime import clock
 from rackgate.runtime.settings import ConnectionSettings, HealthSettings
 from rackgate_webhook.certificates.certificates import IssuedPair, issue
-from rackgate_webhook.certificates.self_call import call_self
-from rackgate_webhook.certificates.tls import client_context, load_pair, server_context
+from rackgate_webhook.certificates.tls import call_self, client_context, load_pair, server_context
 from rackgate_webhook.service import WebhookService
 from rackgate_webhook.serving.bodies import MAX_BODY_BYTES
 from rackgate_webhook.serving.server import WebhookServer

@@ -1,26 +1,30 @@
-"""Keys and certificates of one playground: its own authorities, nothing shared, nothing reused."""
+"""Keys and certificates of one playground, which shares no authority with another."""
 
 from __future__ import annotations
 
 import base64
 import datetime
-import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import yaml
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from rackgate.runtime.pki import (
+    CLIENT,
+    SERVER,
+    CertifiedKey,
+    issue_certificate,
+    key_pem,
+    make_authority,
+)
 from rackgate_cli.controlplane.files import write_private
 from rackgate_cli.errors import CommandError
 
 _LIFETIME: Final = datetime.timedelta(days=3650)
-_CLOCK_SKEW: Final = datetime.timedelta(minutes=5)
 
 CLIENTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     # file name: (user, groups)
@@ -31,12 +35,6 @@ CLIENTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 SERVERS: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _API_NAMES: Final = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1")
-
-
-@dataclass(frozen=True)
-class _Authority:
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
 
 
 def ensure_pki(folder: Path, names: Sequence[str]) -> None:
@@ -131,95 +129,42 @@ def _base64(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
-def _authority(folder: Path, name: str, common_name: str) -> _Authority:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-    usage = _key_usage(signs=True)
-    certificate = (
-        _builder(subject, subject, key)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    _write_pair(folder / name, key, certificate)
-    return _Authority(key, certificate)
+def _authority(folder: Path, name: str, common_name: str) -> CertifiedKey:
+    made = make_authority(common_name, validity=_LIFETIME, now=_now())
+    _write_pair(folder / name, made)
+    return made
 
 
-def _load_authority(folder: Path, name: str) -> _Authority:
+def _load_authority(folder: Path, name: str) -> CertifiedKey:
     key = serialization.load_pem_private_key((folder / f"{name}.key").read_bytes(), None)
     certificate = x509.load_pem_x509_certificate((folder / f"{name}.crt").read_bytes())
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise CommandError(f"{folder / name}.key is no key of this playground")
-    return _Authority(key, certificate)
+    return CertifiedKey(key, certificate)
 
 
 def _leaf(
-    base: Path, authority: _Authority, user: str, groups: Sequence[str], names: Sequence[str]
+    base: Path, authority: CertifiedKey, user: str, groups: Sequence[str], names: Sequence[str]
 ) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-    subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, user)])
-    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    if names:
-        purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
-    issuer_key = authority.key.public_key()
-    builder = (
-        _builder(subject, authority.certificate.subject, key)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False
-        )
+    made = issue_certificate(
+        authority,
+        user,
+        purposes=(CLIENT, SERVER) if names else (CLIENT,),
+        names=list(dict.fromkeys(names)),
+        organizations=groups,
+        validity=_LIFETIME,
+        now=_now(),
     )
-    if names:
-        builder = builder.add_extension(
-            x509.SubjectAlternativeName([_general_name(name) for name in dict.fromkeys(names)]),
-            critical=False,
-        )
-    _write_pair(base, key, builder.sign(authority.key, hashes.SHA256()))
+    _write_pair(base, made)
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + _LIFETIME)
-    )
-
-
-def _key_usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _general_name(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
 
 
 def _service_account_keys(folder: Path) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    write_private(folder / "service-account.key", _private_bytes(key))
+    write_private(folder / "service-account.key", key_pem(key))
     write_private(
         folder / "service-account.pub",
         key.public_key().public_bytes(
@@ -228,17 +173,6 @@ def _service_account_keys(folder: Path) -> None:
     )
 
 
-def _write_pair(base: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-    write_private(base.with_name(f"{base.name}.key"), _private_bytes(key))
-    write_private(
-        base.with_name(f"{base.name}.crt"),
-        certificate.public_bytes(serialization.Encoding.PEM),
-    )
-
-
-def _private_bytes(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
+def _write_pair(base: Path, made: CertifiedKey) -> None:
+    write_private(base.with_name(f"{base.name}.key"), made.key_pem)
+    write_private(base.with_name(f"{base.name}.crt"), made.certificate_pem)

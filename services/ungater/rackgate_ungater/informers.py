@@ -1,17 +1,28 @@
-"""What every replica follows: pods, Workloads, child Jobs of JobSets, and names of nodes."""
+"""What every replica watches, and how it lists pods live: pods, Workloads, child Jobs, nodes.
+
+`PodRelister` lists pods on request. Each list begins after it is requested, so it includes what
+others wrote before, and it also shows which pods are gone: a watch that lags would keep showing
+the pods of an earlier run beside their successors. Requests made while a list is under way share
+the next one, so there is never more than one at a time.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
+
+import msgspec
+import structlog
 
 from rackgate.api import names
 from rackgate.api.resources import JOBS, NODES, PODS, WORKLOADS
 from rackgate.jobframework.registry import CLEANUP_LABELS
 from rackgate.kube.client import WATCH_IDLE_S, Client
+from rackgate.kube.errors import KubeError
 from rackgate.kube.informer import Informer
+from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater.state_machine.child_jobs import CHILD_JOB_SELECTOR, decode_job
 from rackgate_ungater.state_machine.events import (
@@ -22,7 +33,14 @@ from rackgate_ungater.state_machine.events import (
     PodSeen,
     WorkloadSeen,
 )
-from rackgate_ungater.state_machine.gated_objects import GatedWorkload, decode_pod, decode_workload
+from rackgate_ungater.state_machine.gated_objects import (
+    GatedPod,
+    GatedWorkload,
+    PodUid,
+    decode_page,
+    decode_pod,
+    decode_workload,
+)
 from rackgate_ungater.state_machine.node_names import NodesByHostname, decode_node
 
 # Value not trusted, its presence only keeps other pods off the wire. Pods that clean up behind a
@@ -34,6 +52,10 @@ ELASTIC_SELECTOR = {"labelSelector": f"{names.PODSET_LABEL},{_NOT_CLEANUP}"}
 
 # Longer than a healthy watch is ever silent.
 NODES_STALE_AFTER_S: Final = 2 * WATCH_IDLE_S
+# Shards that are taken together come in within a few milliseconds of each other.
+GATHER_S: Final = 0.05
+
+log = structlog.get_logger()
 
 
 class Informers:
@@ -41,7 +63,7 @@ class Informers:
 
     Attributes:
         selector: of the pods that are followed.
-        nodes: as the watch told last; nothing if they are not followed.
+        nodes: as last watched; empty if they are not watched.
     """
 
     def __init__(
@@ -57,8 +79,8 @@ class Informers:
 
         Args:
             client: for lists and watches.
-            on_event: told of all that is seen, and of what is gone.
-            on_workload_deleted: told in its place of Workloads that are gone.
+            on_event: called for everything seen or gone.
+            on_workload_deleted: called instead for Workloads that are gone.
             elastic: elastic jobs are served.
             watch_nodes: nodes are followed, too.
         """
@@ -117,7 +139,7 @@ class Informers:
         return self.nodes if known else NodesByHostname()
 
     def missing(self) -> list[str]:
-        """What keeps this replica from being ready; without nodes pods can be released as well."""
+        """What keeps this replica from being ready; pods can be ungated without nodes."""
         return self.pods.missing() + self.workloads.missing() + self.jobs.missing()
 
     async def synced(self) -> None:
@@ -144,3 +166,96 @@ class Informers:
             spawn(group, self.pods.run(), "pods")
             if self._watch_nodes:
                 spawn(group, self._node_informer.run(), "nodes")
+
+
+class PodRelister:
+    """Lists pods for those who ask.
+
+    Args:
+        client: for the lists.
+        params: label selector.
+        on_pod: called with every pod.
+        known: UIDs of the pods of a namespace, None for all, that are known now.
+        on_deleted: called for every pod known when a list began that was not in it, and of its
+            version.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        params: dict[str, str],
+        on_pod: Callable[[GatedPod], object],
+        *,
+        known: Callable[[str | None], Collection[PodUid]],
+        on_deleted: Callable[[PodUid, int], object],
+    ) -> None:
+        self._client, self._params = client, params
+        self._on_pod, self._known, self._on_deleted = on_pod, known, on_deleted
+        self._waiters: list[tuple[str | None, asyncio.Future[None]]] = []
+        self._requested = asyncio.Event()
+
+    async def relist(self, namespace: str | None = None) -> None:
+        """Return when a list of a namespace's pods, or of all, is complete that began after this.
+
+        Args:
+            namespace: None for all.
+        """
+        done = asyncio.get_running_loop().create_future()
+        self._waiters.append((namespace, done))
+        self._requested.set()
+        await done
+
+    async def run(self) -> None:
+        """Serve those who ask, until cancelled."""
+        backoff = Backoff(base_s=0.2, cap_s=5.0)
+        while True:
+            await self._requested.wait()
+            await asyncio.sleep(GATHER_S)
+            self._requested.clear()
+            waiting, self._waiters = self._waiters, []
+            waiting = [asked for asked in waiting if not asked[1].done()]
+            if not waiting:
+                continue
+            namespaces = {namespace for namespace, _ in waiting}
+            if await self._list(namespaces.pop() if len(namespaces) == 1 else None):
+                backoff.reset()
+                for _, done in waiting:
+                    if not done.done():
+                        done.set_result(None)
+            else:
+                self._waiters += waiting
+                self._requested.set()
+                await asyncio.sleep(backoff.next())
+
+    async def _list(self, namespace: str | None) -> bool:
+        """List the pods of a namespace, None for all; False when that failed."""
+        known = set(self._known(namespace))
+        version = ""
+        whole = True
+        try:
+            async for body in self._client.list_pages(PODS.path(namespace), self._params):
+                page = decode_page(body)
+                version = version or page.metadata.resource_version
+                for number, raw in enumerate(page.items or ()):
+                    uid = self._handle_pod(raw)
+                    whole &= uid is not None
+                    known.discard(uid or PodUid(""))
+                    if number % 200 == 199:
+                        await asyncio.sleep(0)  # renewals go on during a long list
+        except (KubeError, msgspec.DecodeError) as error:
+            log.warning("list_failed", resource="pods", error=str(error)[:300])
+            return False
+        # One that could not be read may be any of those that seem to be missing.
+        for uid in known if whole else ():
+            self._on_deleted(uid, int(version) if version.isdecimal() else 0)
+        return True
+
+    def _handle_pod(self, raw: msgspec.Raw) -> PodUid | None:
+        """Pass on one pod; None if it cannot be decoded."""
+        try:
+            pod = decode_pod(raw)
+        except msgspec.MsgspecError as error:
+            log.warning("object_not_decoded", resource="pods", error=str(error)[:300])
+            return None
+        self._on_pod(pod)
+        return pod.uid

@@ -16,13 +16,13 @@ GATE_REMOVAL: Final = histogram(
 )
 BATCH: Final = histogram(
     "ungate_batch_pods",
-    "Pods released together for one Workload.",
+    "Pods ungated together for one Workload.",
     buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000),
 )
 UNGATED: Final = initialize_series(
     counter(
         "ungated_pods_total",
-        "Requests to release a pod, by result: ungated, conflict, refused, gone, unsent or lost.",
+        "Requests to ungate a pod, by result: ungated, conflict, refused, gone, unsent or lost.",
         ("result",),
     ),
     "result",
@@ -30,34 +30,34 @@ UNGATED: Final = initialize_series(
 )
 HELD: Final = counter(
     "ungatings_held_total",
-    "Times that gated pods of a Workload waited because earlier writes were not seen yet.",
+    "Reconciliations that ungated nothing in a PodSet because earlier writes were not seen yet.",
 )
-RECONCILES: Final = counter("ungater_reconciles_total", "Looks at one Workload.")
+RECONCILES: Final = counter("ungater_reconciles_total", "Reconciliations of one Workload.")
 OVERDUE: Final = counter(
     "overdue_expectations_total",
     "Writes that no watch event confirmed in time, so that the pod was read live.",
 )
 EXPECTATIONS: Final = gauge(
-    "open_expectations", "Pods whose release is requested and not yet seen."
+    "open_expectations", "Pods whose ungating is requested and not yet seen."
 )
 ORPHANS: Final = gauge(
-    "gated_pods_without_workload", "Gated pods that name no Workload there is, at the last look."
+    "gated_pods_without_workload", "Gated pods whose Workload does not exist, at the last resync."
 )
 GATED: Final = gauge(
     "gated_pods", "Gated pods of admitted Workloads, of all shards, as the watches show them."
 )
 LONGEST_GATED: Final = gauge(
     "longest_gated_seconds",
-    "For how long one of them has been seen gated at most; 0 when there are none.",
+    "Longest time that one of them has been seen gated; 0 without any.",
 )
 SHARDS_HELD: Final = gauge(
     "shards_held", "Shards of Workloads that this replica acts on; 16 over all replicas."
 )
 REPLICAS: Final = gauge(
-    "ungater_replicas", "Replicas that are there, this one included, as this one sees it."
+    "ungater_replicas", "Live replicas, this one included, as this one sees it."
 )
 HANDOVERS: Final = counter(
-    "shard_handovers_total", "Shards given to a replica that should rather hold them."
+    "shard_handovers_total", "Shards handed over to a replica that ranks higher for them."
 )
 
 

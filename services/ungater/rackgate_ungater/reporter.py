@@ -1,4 +1,4 @@
-"""Events for users: each fact about a Workload's admission is told once."""
+"""Events for users: each fact about a Workload's admission is reported once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACTION = "Ungate"
 
 
 class Reporter:
-    """Remembers what was told of which admission.
+    """Records each Event once per admission.
 
     Args:
         recorder: writes the Events.
@@ -29,7 +29,7 @@ class Reporter:
         self._reported_orphans: set[WorkloadKey] = set()
 
     def report(self, workload: GatedWorkload, reports: Sequence[Report]) -> None:
-        """Record what has not been told since the Workload was last admitted."""
+        """Record what was not recorded since the Workload was last admitted."""
         if not reports:
             return
         admission = (workload.uid, workload.admitted_at)

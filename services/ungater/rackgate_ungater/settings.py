@@ -13,7 +13,7 @@ SPARE_CONNECTIONS: Final = 32
 
 
 class UngatingSettings(ConfigModel):
-    """Budget of the requests that release pods; nothing else is charged to it."""
+    """Rate limits of the requests that ungate pods; no other request counts."""
 
     qps: float = Field(default=1000.0, ge=0, le=100_000)
     """Requests a second in the long run; 0 for no limit."""
@@ -25,20 +25,21 @@ class UngatingSettings(ConfigModel):
 
 
 class UngaterConfiguration(BaseServiceSettings):
-    """Everything the ungater can be told."""
+    """Configuration of the ungater."""
 
     kind: Literal["UngaterConfiguration"] = "UngaterConfiguration"
     """Kind of this file."""
     batch_window: float = Field(default=1.0, ge=0, le=60)
     """Seconds from a Workload's first pod event to its reconciliation at most; later events fall
-    in. A look less than that after the last one waits, too; else it begins as soon as every pod
-    that may be released is seen."""
+    in. It begins earlier, as soon as every pod that may be ungated is seen, unless the last
+    reconciliation was less than this long ago."""
     resync_period: float = Field(default=60.0, ge=1, le=3600)
-    """Seconds between looks at everything that is gated. Costs no request without work."""
+    """Seconds between reconciliations of every Workload with gated pods. Without work they cost no
+    request."""
     expectation_timeout: float = Field(default=10.0, ge=0.1, le=600)
-    """Seconds after which a write that no watch event confirmed is looked up by a live read."""
+    """Seconds after which a pod whose write no watch event confirmed is read live."""
     ungating: UngatingSettings = UngatingSettings()
-    """Budget of the requests that release pods."""
+    """Rate limits of the requests that ungate pods."""
 
     @model_validator(mode="after")
     def _check_spare_connections(self) -> Self:

@@ -1,7 +1,7 @@
-"""The running ungater: watches feed the machine, due Workloads are looked at, writes go out.
+"""The running ungater: watches feed the state machine, due Workloads are reconciled, pods patched.
 
 Every replica runs the same watches, so its caches are warm for all shards. One that gains a shard
-lists all pods once more before its first act on it: its watch may lag behind the last writes of
+lists all pods once more before it first acts on it: its watch may lag behind the last writes of
 the replica before it (UNG-13). Right before each batch the Workload itself is read live (UNG-11).
 """
 
@@ -21,15 +21,11 @@ from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater import metrics
-from rackgate_ungater.informers import Informers
-from rackgate_ungater.pod_relister import PodRelister
+from rackgate_ungater.informers import Informers, PodRelister
 from rackgate_ungater.reporter import Reporter
 from rackgate_ungater.settings import UngaterConfiguration
+from rackgate_ungater.shards.elector import HeldShard, run_unless
 from rackgate_ungater.shards.handover import shard_of
-from rackgate_ungater.shards.held_shard import HeldShard, run_unless
-from rackgate_ungater.state_machine.backlog import Backlog
-from rackgate_ungater.state_machine.batch_timer import BatchTimer
-from rackgate_ungater.state_machine.delay_queue import DelayQueue
 from rackgate_ungater.state_machine.events import (
     Event,
     PodGone,
@@ -40,9 +36,9 @@ from rackgate_ungater.state_machine.events import (
 )
 from rackgate_ungater.state_machine.gated_objects import GatedWorkload, PodUid, WorkloadKey
 from rackgate_ungater.state_machine.plan import Ungate
-from rackgate_ungater.state_machine.proposals import Proposal
+from rackgate_ungater.state_machine.queue import Backlog, BatchTimer, DelayQueue
 from rackgate_ungater.state_machine.records import Timeouts, Tombstones
-from rackgate_ungater.state_machine.state_machine import StateMachine
+from rackgate_ungater.state_machine.state_machine import Proposal, StateMachine
 from rackgate_ungater.writer import Writer
 
 # Gauges that are read within so short a time are read by one scrape.
@@ -79,7 +75,7 @@ class Ungater:
             watch_nodes=settings.features.nodes_by_name,
         )
         self.pods, self.workloads = self.informers.pods, self.informers.workloads
-        # The watch will tell nothing new of what a list showed first.
+        # The watch sends nothing new about what a list showed first.
         self._relister = PodRelister(
             client,
             self.informers.selector,
@@ -183,7 +179,7 @@ class Ungater:
             self._wake_up.set()
 
     def _enqueue_all(self, shards: Collection[int]) -> None:
-        """Every Workload with gated pods is due now: no event needs to remind us (U11)."""
+        """Every Workload with gated pods is due now: no event needs to repeat it (U11)."""
         for key, workload_state in self.machine.workload_states.items():
             if workload_state.may_ungate and self._shard_of_workload(key) in shards:
                 self._enqueue_after(key, 0.0)
@@ -200,7 +196,7 @@ class Ungater:
         )
 
     def _held_shard_of(self, key: WorkloadKey) -> HeldShard | None:
-        """Under what we may act on a Workload now; None when it is not ours."""
+        """The held shard of a Workload; None when another replica acts on it."""
         shard = self._shard_of_workload(key)
         held_shard = None if shard is None else self._held_shards.get(shard)
         return None if held_shard is None or held_shard.leave.is_set() else held_shard
@@ -208,7 +204,7 @@ class Ungater:
     # Working ------------------------------------------------------------------------------
 
     async def _start_due_reconciles(self) -> None:
-        """Start a look at each due Workload; as many at once as writes may be under way."""
+        """Reconcile each due Workload; as many at once as writes may be under way."""
         limit = self.settings.ungating.concurrency
         while True:
             self._wake_up.clear()
@@ -225,14 +221,14 @@ class Ungater:
         held_shard = self._held_shard_of(key)
         if held_shard is None:
             self._backoff.reset(key)
-            return  # another replica's: it looks at everything when it gains the shard
+            return  # another replica's: it reconciles everything when it gains the shard
         if key in self._active:
-            self._requeued.add(key)  # never two looks at one Workload at a time
+            self._requeued.add(key)  # never two reconciliations of one Workload at a time
             return
         self._active.add(key)
         self._batches.reconcile_started(key, clock.monotonic())
         task = spawn(
-            held_shard.task_group, self._reconcile_and_requeue(key, held_shard), f"look {key}"
+            held_shard.task_group, self._reconcile_and_requeue(key, held_shard), f"reconcile {key}"
         )
         # A task that is cancelled before its first step runs no line of its own.
         task.add_done_callback(lambda _: self._reconcile_ended(key))
@@ -248,11 +244,11 @@ class Ungater:
         """Seconds until time alone makes a Workload due."""
         at = self._queue.next_at()
         if at is None or len(self._active) >= limit:
-            return None  # an event, or a look that ends, sets `_wake_up`
+            return None  # an event, or a reconciliation that ends, sets `_wake_up`
         return max(0.0, at - clock.monotonic())
 
     async def _reconcile_and_requeue(self, key: WorkloadKey, held_shard: HeldShard) -> None:
-        """One look at one Workload, and the time of the next one."""
+        """Reconcile one Workload once, and schedule the next time."""
         try:
             done = await self._reconcile(key, held_shard)
         except Exception:
@@ -268,7 +264,7 @@ class Ungater:
             self._enqueue_after(key, next_timer_at - now)
 
     async def _reconcile(self, key: WorkloadKey, held_shard: HeldShard) -> bool:
-        """Read unknown outcomes, plan, confirm, write; False when something must be retried."""
+        """Read pods with an unknown outcome, plan, confirm, write; False to be retried."""
         metrics.RECONCILES.inc()
         # A store that was restored meanwhile may have other pods and Workloads.
         informers = self.informers
@@ -343,7 +339,7 @@ class Ungater:
             and workload_state.workload is not None
             and workload_state.workload.uid != workload.uid
         ):
-            # Made anew, and the watch will tell nothing new of it: it is looked at from the start.
+            # Recreated, and the watch sends nothing new about it: reconcile it from the start.
             self._recreated.add(key)
             self._requeued.add(key)
             return Proposal()
@@ -354,7 +350,7 @@ class Ungater:
     ) -> Proposal | None:
         """As `_confirm_live` for an elastic Workload: what is read live is only compared.
 
-        The watch tells of it and its slices in the server's order. A Workload that overtakes the
+        The watch shows it and its slices in the server's order. A Workload that overtakes the
         others would let a slice count once by itself and once by its parent.
         """
         workloads = await self._writer.read_slices(workload, held_shard.deadline)
@@ -391,7 +387,7 @@ class Ungater:
             if wait_s is not None and isinstance(event, UngateAccepted):
                 waits.observe(wait_s + event.now - started)
             if isinstance(event, UngateFailed):
-                self.machine.handle(event)  # this look ends with a pause, and nothing cuts it short
+                self.machine.handle(event)  # its backoff follows, and nothing cuts that short
             else:
                 self._handle_event(event)
 
@@ -437,7 +433,7 @@ class Ungater:
     # Looking around -----------------------------------------------------------------------
 
     async def _resync(self) -> None:
-        """Look at everything that is gated from time to time; requests only where work is."""
+        """Reconcile every Workload with gated pods from time to time."""
         await self.synced()
         freeze_heap()
         known: set[str] = set()
@@ -446,7 +442,7 @@ class Ungater:
             metrics.ORPHANS.set(len(orphans))
             self._updated_backlog()  # also where nobody asks for metrics
             self._enqueue_all(self._held_shards)
-            # Twice in succession: a pod may simply be seen before its Workload. One replica tells.
+            # Twice in succession: a pod may be seen before its Workload. One replica reports it.
             ours = (pod for pod in orphans if shard_of(pod.workload_key) in self._held_shards)
             self._reporter.report_orphans([pod for pod in ours if pod.uid in known])
             known = {pod.uid for pod in orphans}

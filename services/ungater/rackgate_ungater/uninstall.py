@@ -21,8 +21,13 @@ from rackgate.api.resources import PODS
 from rackgate.installation.uninstall import Failures, run_concurrently
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
-from rackgate.wire.depth import tolerant
-from rackgate_ungater.state_machine.gated_objects import ELASTIC, TOPOLOGY, GatedPod, decode_pod
+from rackgate_ungater.state_machine.gated_objects import (
+    ELASTIC,
+    TOPOLOGY,
+    GatedPod,
+    decode_page,
+    decode_pod,
+)
 from rackgate_ungater.writer import patch_body, patch_tail
 
 # Whoever makes gated pods again and again does not keep an uninstall from its end.
@@ -34,13 +39,6 @@ _POD_SELECTOR: Final = {"labelSelector": names.PODSET_LABEL}
 _TAIL: Final = patch_tail((), (), TOPOLOGY | ELASTIC)
 
 log = structlog.get_logger()
-
-
-class _Page(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
-
-
-_decode_page = tolerant(msgspec.json.Decoder(_Page).decode)
 
 
 @dataclass
@@ -111,7 +109,7 @@ async def gated_pods(client: Client) -> list[str]:
 async def _gated(client: Client) -> list[GatedPod]:
     found = []
     async for page in client.list_pages(PODS.path(), _POD_SELECTOR):
-        for raw in _decode_page(page).items or ():
+        for raw in decode_page(page).items or ():
             try:
                 pod = decode_pod(raw)
             except msgspec.MsgspecError as error:

@@ -1,4 +1,4 @@
-"""Requests of the ungater: one patch per pod, and the live reads that settle doubts."""
+"""Requests of the ungater: one patch per pod, and live reads of pods and Workloads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff, sleep_until
 from rackgate.runtime.tasks import spawn
 from rackgate.topology.assignment import Domain
-from rackgate.wire.depth import tolerant
 from rackgate_ungater import metrics
 from rackgate_ungater.state_machine.events import (
     Event,
@@ -45,6 +44,7 @@ from rackgate_ungater.state_machine.gated_objects import (
     TOPOLOGY,
     GatedPod,
     GatedWorkload,
+    decode_page,
     decode_pod,
     decode_workload,
 )
@@ -55,17 +55,10 @@ log = structlog.get_logger()
 
 # Consecutive server errors of one worker after which it gives up the batch.
 MAX_CONSECUTIVE_FAILURES: Final = 3
-# For so long no pod names its node once a policy of the cluster refused the name.
+# After a policy of the cluster rejected a node name, no pod names its node for so long.
 NODE_NAME_BACKOFF_S: Final = 300.0
 
 _encode = msgspec.json.encode
-
-
-class _Page(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
-
-
-_decode_page = tolerant(msgspec.json.Decoder(_Page).decode)
 
 # A strategic merge deletes list entries by name: gates of other owners are not even mentioned.
 _GATES: Final = [
@@ -125,7 +118,7 @@ class _PatchTails:
 
 
 class Writer:
-    """Sends requests and tells what became of them.
+    """Sends requests and returns their outcome as events.
 
     Args:
         client: with the ungating budget.
@@ -147,7 +140,7 @@ class Writer:
         *,
         shuffle: bool = False,
     ) -> tuple[int, int]:
-        """Release pods; one that fails does not stop the others.
+        """Ungate pods; one that fails does not stop the others.
 
         Args:
             ungates: recorded as expected already.
@@ -157,12 +150,12 @@ class Writer:
             shuffle: the batch before this one failed: try the pods in random order.
 
         Returns:
-            How many were released, and how many must be tried again.
+            How many were ungated, and how many must be retried.
         """
         results: dict[str, int] = {}
         tails = _PatchTails(nodes)
         queue = iter(self._rng.sample(ungates, len(ungates)) if shuffle else ungates)
-        gave_up = False  # all leave together: the next look begins with all workers again
+        gave_up = False  # all workers stop together: the next attempt begins with all of them
 
         async def work(todo: Iterator[Ungate]) -> None:
             nonlocal gave_up
@@ -180,10 +173,10 @@ class Writer:
                 on_event(event)
                 if wait_s is None:
                     pauses.reset()
-                else:  # the server is in trouble, not this pod: the next one would fare no better
+                else:  # the API server fails, not this pod: the next one would fail too
                     wait_s = max(wait_s, pauses.next())
                     if pauses.failures() >= MAX_CONSECUTIVE_FAILURES:
-                        gave_up = True  # other Workloads get their turn; the rest is told as unsent
+                        gave_up = True  # do not delay other Workloads; the rest counts as unsent
                     await sleep_until(wait_s, deadline)
 
         try:
@@ -191,7 +184,7 @@ class Writer:
                 for number in range(min(self._concurrency, len(ungates))):
                     spawn(group, work(queue), f"ungate-{number}")
         finally:
-            for ungate in queue:  # our time is over, or the lease is lost: nobody took these
+            for ungate in queue:  # past the deadline, or the Lease is lost: these were not sent
                 on_event(self._failure_event(ungate.pod, "unsent", Failure.UNSENT)[1])
             for result, count in results.items():
                 metrics.UNGATED.labels(result=result).inc(count)
@@ -201,7 +194,7 @@ class Writer:
     async def _ungate_pod(
         self, ungate: Ungate, tails: _PatchTails, deadline: Deadline
     ) -> tuple[str, Event, float | None]:
-        """Take one pod's gates off. A refused patch was not written: it is tried without a name."""
+        """Take one pod's gates off. A rejected patch was not written: retry without node name."""
         pod, unnamed = ungate.pod, tails.tail_for(ungate, with_node_name=False)
         tail = tails.tail_for(ungate) if clock.monotonic() >= self._node_names_from else unnamed
         answer = await self._patch_pod(pod, tail, deadline)
@@ -321,7 +314,7 @@ class Writer:
         workloads: list[GatedWorkload] = []
         try:
             async for body in self._client.list_pages(path, params, deadline=deadline):
-                page = _decode_page(body)
+                page = decode_page(body)
                 workloads += [decode_workload(raw, elastic=True) for raw in page.items or ()]
         except NotSentError:
             return None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -15,13 +13,14 @@ from rackgate.kube.config import connect
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.service import user_agent
-from rackgate.runtime.tasks import spawn
-from rackgate_webhook.certificates.manager import CertificateManager
+from rackgate.runtime.tasks import first_of, spawn
+from rackgate_webhook.certificates.issued import IssuedCertificateManager
+from rackgate_webhook.certificates.manager import (
+    CertificateManager,
+    watch_secret_and_configurations,
+)
 from rackgate_webhook.certificates.provided import ProvidedCertificateManager
-from rackgate_webhook.certificates.rotation import IssuedCertificateManager
-from rackgate_webhook.certificates.self_call import call_self
-from rackgate_webhook.certificates.tls import server_context
-from rackgate_webhook.certificates.watches import watch_secret_and_configurations
+from rackgate_webhook.certificates.tls import call_self, server_context
 from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import WebhookSettings
 
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
     from rackgate_webhook.admission.osmo_webhook import OsmoReviews
 
 OSMO_PATH = "/validate-osmo"
-# How long the thread that judges may keep the interpreter from the loop. Beside the largest
-# Workflow half of all other reviews take 2.5 ms and 99 of 100 up to 10; with 5 ms, the default,
-# 7 and 18.
-THREAD_SWITCH_INTERVAL_S: Final = 0.001
 
 log = structlog.get_logger()
 
@@ -121,7 +116,8 @@ class WebhookService:
         return []
 
     async def _serve(self, manager: CertificateManager, stop: asyncio.Event) -> None:
-        if not await _wait_for_first(manager.loaded, stop):
+        await first_of(manager.loaded, stop)
+        if stop.is_set():
             return
         frozen = freeze_heap()  # a full collection would keep callers waiting for no garbage
         await self._server.start()
@@ -146,23 +142,7 @@ def _osmo_reviews() -> OsmoReviews:
     # Its models cost start-up time and memory, which only those pay who use it.
     from rackgate_webhook.admission.osmo_webhook import OsmoReviews
 
-    sys.setswitchinterval(THREAD_SWITCH_INTERVAL_S)
     return OsmoReviews()
-
-
-async def _wait_for_first(ready: asyncio.Event, stop: asyncio.Event) -> bool:
-    """Wait for either event; whether it was `ready` and not `stop`."""
-    async with asyncio.TaskGroup() as group:
-        waits = [
-            spawn(group, event.wait(), name)
-            for event, name in ((ready, "certificate"), (stop, "stop"))
-        ]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await wait
-    return ready.is_set() and not stop.is_set()
 
 
 async def run_webhook(settings: WebhookSettings, stop: asyncio.Event) -> None:

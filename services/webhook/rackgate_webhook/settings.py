@@ -1,4 +1,4 @@
-"""What the webhook can be told."""
+"""Settings of the webhook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rackgate.api.names import SYSTEM_NAMESPACE
 from rackgate.jobframework.kai import RenderOptions
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
-from rackgate_webhook.certificates.rotation_rules import RotationRules
+from rackgate_webhook.certificates.rotation import RotationRules
 
 
 class ServingSettings(ConfigModel):
@@ -25,8 +25,8 @@ class ServingSettings(ConfigModel):
     """Port to listen on; several replicas on one machine may share it. 0: the kernel chooses."""
     drain_delay: float = Field(default=3.0, ge=0, le=300)
     """Seconds between becoming unready and closing, in which callers move away."""
-    max_connections: int = Field(default=512, ge=16, le=65536)
-    """Most open connections; beyond, the longest idle one makes room, or the new one waits."""
+    max_connections: int = Field(default=256, ge=16, le=65536)
+    """Most open connections. Beyond, the longest idle one is closed, or the new one waits."""
 
 
 class CertificateSettings(ConfigModel):
@@ -57,7 +57,7 @@ class CertificateSettings(ConfigModel):
     settle: float = Field(default=30.0, ge=0, le=86400)
     """Seconds between publishing the next authority and serving with it."""
     check_interval: float = Field(default=10.0, gt=0, le=3600)
-    """Seconds between two looks at Secret and registrations while a rotation is under way."""
+    """Seconds between two reads of Secret and configurations while a rotation is under way."""
     configuration_names: list[str] = Field(
         default=[
             f"rackgate-mutating.{SYSTEM_NAMESPACE}",

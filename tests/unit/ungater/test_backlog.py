@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate_ungater.state_machine.backlog import Backlog
 from rackgate_ungater.state_machine.events import PodGone, PodSeen, WorkloadSeen
 from rackgate_ungater.state_machine.gated_objects import ELASTIC, PodUid
+from rackgate_ungater.state_machine.queue import Backlog
 from rackgate_ungater.state_machine.records import Timeouts
 from rackgate_ungater.state_machine.state_machine import StateMachine
 from tests.unit.ungater.builders import R1, counted, elastic, pod, podset, workload

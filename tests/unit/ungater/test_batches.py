@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import pytest
 
-from rackgate_ungater.state_machine.batch_timer import MAX_REMEMBERED, BatchTimer, missing_pods
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
 from rackgate_ungater.state_machine.events import (
     Event,
@@ -25,6 +24,7 @@ from rackgate_ungater.state_machine.gated_objects import (
     PodUid,
     WorkloadKey,
 )
+from rackgate_ungater.state_machine.queue import MAX_REMEMBERED, BatchTimer, missing_pods
 from rackgate_ungater.state_machine.state_machine import StateMachine
 from tests.unit.ungater.builders import (
     R1,

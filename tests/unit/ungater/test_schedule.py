@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate_ungater.state_machine.delay_queue import DelayQueue
+from rackgate_ungater.state_machine.queue import DelayQueue
 
 
 @pytest.mark.requirement("UNG-04")

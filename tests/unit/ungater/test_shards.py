@@ -3,18 +3,16 @@ from __future__ import annotations
 import pytest
 
 from rackgate_ungater.shards.handover import (
+    ANNOTATION_PREFIX,
     SHARDS,
     HandoverPolicy,
     HandoverTimings,
-    lease_name,
-    ranking,
-    shard_of,
-)
-from rackgate_ungater.shards.members import (
-    ANNOTATION_PREFIX,
     Members,
     annotation_value,
+    lease_name,
     member_annotation,
+    ranking,
+    shard_of,
 )
 
 TIMINGS = HandoverTimings(grace_s=4.0, stable_s=2.0, skip_s=60.0, skip_max_s=960.0)

@@ -7,24 +7,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rackgate_webhook.certificates.ca_bundle import bundle_patch, trusted_authorities
 from rackgate_webhook.certificates.certificates import (
     IssuedPair,
+    ServingPair,
     issue,
     read_bundle,
     read_serving_pair,
 )
-from rackgate_webhook.certificates.rotation_rules import (
+from rackgate_webhook.certificates.rotation import (
+    MAX_AUTHORITIES,
     RotationRules,
     RotationStep,
-    ServingPair,
     TlsPairs,
+    TlsSecret,
     names_to_issue,
     next_step,
-)
-from rackgate_webhook.certificates.secret import (
-    MAX_AUTHORITIES,
-    TlsSecret,
     prune_expired,
     read_secret,
     secret_data,
@@ -32,6 +29,7 @@ from rackgate_webhook.certificates.secret import (
     with_issued_pair,
     with_next_pair,
 )
+from rackgate_webhook.certificates.webhook_configurations import bundle_patch, trusted_authorities
 
 pytestmark = pytest.mark.requirement("HOOK-13")
 

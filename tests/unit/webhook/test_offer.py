@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rackgate_webhook.certificates.certificates import issue, read_bundle
-from rackgate_webhook.certificates.provided_pair import (
+from rackgate_webhook.certificates.provided import (
     MAX_OTHERS,
     ProvidedPair,
     TrustState,
@@ -15,7 +15,7 @@ from rackgate_webhook.certificates.provided_pair import (
     merge_bundle,
     read_provided_pair,
 )
-from rackgate_webhook.certificates.trust import trust_failure
+from rackgate_webhook.certificates.tls import trust_failure
 
 pytestmark = pytest.mark.requirement("HOOK-13")
 

@@ -1,7 +1,7 @@
-"""Holds the Leases of the shards that this replica should act on, and acts on no other.
+"""Holds the Leases of the shards that this replica should act on, and acts on no others.
 
 Each shard has a `LeaseHolder` of its own, which fences it. One watch shows all Leases to all of
-them; `shards.py` says when to take one and when to hand one over. Work on a shard runs inside
+them; `handover.py` decides when to take one and when to hand one over. Work on a shard runs inside
 the tenure of its Lease: it is stopped before that ends, and the other shards go on.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -31,10 +32,39 @@ from rackgate_ungater.shards.handover import SHARDS, HandoverPolicy, HandoverTim
 from rackgate_ungater.shards.membership import Membership
 
 POLLS_PER_DURATION: Final = 4
-# Longest time that a stop waits for the others to be told; they find out anyway.
+# A stop waits at most so long until the others know; they find out anyway.
 LEAVE_TIMEOUT_S: Final = 1.0
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class HeldShard:
+    """How long and under which deadline a replica acts on the Workloads of a shard.
+
+    Attributes:
+        task_group: reconciles its Workloads; ended together with the tenure.
+        deadline: monotonic second until which requests may be sent.
+        leave: set when nothing new may begin.
+    """
+
+    task_group: asyncio.TaskGroup
+    deadline: Callable[[], float]
+    leave: asyncio.Event
+
+
+async def run_unless(leave: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Wait for `work`, or until `leave` is set: False then, and the work is given up."""
+    working, leaving = start(work, "before leading"), start(leave.wait(), "leave")
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not leave.is_set():
+            working.result()
+        return not leave.is_set()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.wait((working, leaving))
 
 
 class ShardWorker(Protocol):
@@ -47,7 +77,7 @@ class ShardWorker(Protocol):
         """Act on a shard until `leave` is set, and return when nothing of it is under way."""
 
     def has_no_open_requests(self, shard: int) -> bool:
-        """Whether every request for a shard was decode_answer, or cannot be applied any more."""
+        """Whether every request for a shard was answered, or cannot be applied any more."""
 
 
 class _EndReason(Enum):
@@ -65,7 +95,7 @@ class ShardElector:
     Args:
         client: give it a budget of its own, so that no other traffic delays renewals.
         settings: identity, Leases and their duration.
-        worker: told what to act on.
+        worker: acts on the shards that are held.
         stop: set when the process should end.
         fence: what ends the process in time; replaced only where a test lives in-process.
         state: what our predecessor in the same pod left.
@@ -174,7 +204,7 @@ class ShardElector:
             self._watch.assume(name, ObservedLease(unknown, clock.monotonic(), None))
 
     async def _leave_membership(self, renewing: asyncio.Task[None]) -> None:
-        """Tell the others first: who hears of a released shard knows that we are gone."""
+        """Leave before shards are released: then no replica waits for this one."""
         renewing.cancel()
         await asyncio.wait((renewing,))
         with contextlib.suppress(TimeoutError):
@@ -185,7 +215,7 @@ class ShardElector:
     # Waiting ------------------------------------------------------------------------------
 
     def _notify(self) -> None:
-        """Wake whoever waits: a Lease looks different, work has ended, or it is time to stop."""
+        """Wake every waiter: a Lease changed, work has ended, or it is time to stop."""
         self._membership.update()
         self._wakeup.set()
         self._wakeup = asyncio.Event()

@@ -9,11 +9,15 @@ the n-th after n pauses in which those before it did not. A holder hands over to
 member that has been there for a while, unless it had to take the shard because that member did
 not: so a member that is there but does not act costs one hand-over at most, and then fewer and
 fewer.
+
+`Members` says which replicas are live: each changes an annotation from time to time, and an entry
+that changes is a sign of life. Its content is for people, so clocks do not matter, and an entry
+seen for the first time counts as fresh.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -21,6 +25,71 @@ from typing import Final
 
 SHARDS: Final = 16
 MEMBERS_LEASE: Final = "rackgate-ungater"
+ANNOTATION_PREFIX: Final = "members.rackgate.dev/"
+
+
+def member_annotation(member: str) -> str:
+    """The annotation of a member: its name may be too long for a key, or hold other signs."""
+    return ANNOTATION_PREFIX + blake2b(member.encode(), digest_size=8).hexdigest()
+
+
+def annotation_value(member: str, stamp: str) -> str:
+    """What a member writes: when it did, and its name."""
+    return f"{stamp} {member}"
+
+
+class Members:
+    """Entries as last seen, and since when.
+
+    Args:
+        identity: this replica; always there.
+        live_within_s: seconds without a change after which a member counts as away.
+        remove_after_s: seconds without a change after which its entry may be taken out: it is dead,
+            and none of its requests is on its way any more.
+    """
+
+    def __init__(self, identity: str, *, live_within_s: float, remove_after_s: float) -> None:
+        self._identity, self._live_s, self._forget_s = identity, live_within_s, remove_after_s
+        self._entries: dict[str, tuple[str, float]] = {}
+
+    def update(self, annotations: Mapping[str, str] | None, now: float) -> None:
+        """Take in all entries; None when the object that holds them is gone.
+
+        An entry that is not there any more was taken out. Without the object nothing is known:
+        what was seen before counts on for its time.
+        """
+        if annotations is None:
+            return
+        entries = {
+            key: value for key, value in annotations.items() if key.startswith(ANNOTATION_PREFIX)
+        }
+        self._entries = {
+            key: known
+            if (known := self._entries.get(key)) is not None and known[0] == value
+            else (value, now)
+            for key, value in entries.items()
+        }
+
+    def live(self, now: float) -> frozenset[str]:
+        """The members that are there at `now`, this one included."""
+        names = {
+            value.partition(" ")[2]
+            for value, since in self._entries.values()
+            if now - since < self._live_s
+        }
+        return frozenset(names | {self._identity})
+
+    def expired(self, now: float) -> list[str]:
+        """Keys of the entries to take out, sorted."""
+        return sorted(
+            key
+            for key, (_, since) in self._entries.items()
+            if now - since >= self._forget_s and key != member_annotation(self._identity)
+        )
+
+    def is_alone(self) -> bool:
+        """Whether no other replica has an entry, be it alive or not."""
+        return not self._entries.keys() - {member_annotation(self._identity)}
 
 
 def lease_name(shard: int) -> str:

@@ -32,8 +32,12 @@ from rackgate.kube.lease.record import (
 from rackgate.kube.lease.watch import LeaseWatch
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
-from rackgate_ungater.shards.handover import MEMBERS_LEASE
-from rackgate_ungater.shards.members import Members, annotation_value, member_annotation
+from rackgate_ungater.shards.handover import (
+    MEMBERS_LEASE,
+    Members,
+    annotation_value,
+    member_annotation,
+)
 
 RENEWALS_PER_DURATION: Final = 3
 GROUP_IDENTITY: Final = "rackgate-ungater-replicas"
@@ -47,7 +51,7 @@ class Membership:
 
     Args:
         client: for patches of the group's Lease.
-        watch: shows the Lease, and is told of what was written.
+        watch: shows the Lease, and observes what is written.
         namespace: of the Lease.
         identity: this replica.
         duration_s: of a Lease; a replica that is silent for so long counts as away.

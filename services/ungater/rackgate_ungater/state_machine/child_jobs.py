@@ -3,7 +3,7 @@
 Pods of a Job or a RayCluster are controlled by the object that owns the Workload. Pods of a JobSet
 are controlled by its child Jobs. Those are followed by their metadata: one entry for each that
 exists. A pod may be seen before its child Job, or long after it: until then nobody knows whose it
-is. It is not released, and if it was, it holds its place.
+is. It stays gated, and if it is ungated, it keeps its place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happens to the ungater's machine. Facts come in as events, nothing else does. Pure."""
+"""Events: the only input of the state machine. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rackgate_ungater.state_machine.gated_objects import (
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
-    """A pod as a watch, a list or a read showed it. Older sights are ignored.
+    """A pod as a watch, a list or a read showed it. Older versions are ignored.
 
     Attributes:
         live: read or listed on purpose beside the watch.
-        listed: of a list, which may have begun long before it is told: it cannot say that a
+        listed: from a list, which may have begun long before: it does not prove that a
             request never arrived.
     """
 
@@ -34,7 +34,7 @@ class PodGone:
     """A pod is no more: watch, relist, or 404.
 
     Attributes:
-        version: of the list that did not show it any more; sights up to that one are old.
+        version: of the list that did not show it any more; versions up to that one are old.
     """
 
     uid: PodUid
@@ -43,7 +43,7 @@ class PodGone:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSeen:
-    """A Workload as a watch or a read showed it. Older sights are ignored.
+    """A Workload as a watch or a read showed it. Older versions are ignored.
 
     Attributes:
         live: read on purpose beside the watch.
@@ -98,8 +98,8 @@ class UngateAccepted:
 class Failure(Enum):
     """What is known of a request that did not succeed."""
 
-    UNSENT = "unsent"  # never left, or turned away unread: nothing speaks against trying again
-    REJECTED = "refused"  # the server said no to this pod: it pauses, the others go on
+    UNSENT = "unsent"  # never sent, or not processed: safe to retry
+    REJECTED = "refused"  # the API server rejected this pod: it is retried later, others go on
     CONFLICT = "conflict"  # nothing was written, the pod has changed: read it before the next act
     UNKNOWN_OUTCOME = "lost"  # no answer: it may have been written, or may still be
 

@@ -1,7 +1,7 @@
-"""Slotted rows: the few facts of a pod or Workload that ungating needs, cut out while decoding.
+"""The fields of a pod or Workload that ungating needs, cut out while decoding.
 
 A watched object is never kept. Rows share their repeated strings, and the raw topology assignment
-stays bytes until somebody asks for it, so a status write of another kind costs no decoding.
+stays bytes until it is needed, so a status write of another kind costs no decoding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GatedPod(msgspec.Struct, frozen=True, gc=False):
         owner_uid: UID of the controlling owner, empty when there is none.
         gates: those of ours that are present, as bits; a small number costs no memory.
         terminating: a deletion timestamp is set.
-        terminal: phase Succeeded or Failed: holds no room any more.
+        terminal: phase Succeeded or Failed: takes no capacity any more.
         selector: the pod's whole nodeSelector.
         indices: labels whose value is a small whole number.
         index_offset: the pod-index-offset annotation, -1 when it is no whole number.
@@ -290,7 +290,7 @@ def decode_pod(data: bytes | msgspec.Raw) -> GatedPod:
         index_offset=_parse_offset(meta.annotations.get(names.POD_INDEX_OFFSET)),
         version=_version_number(meta.resource_version),
         grace_s=float(meta.deletion_grace_period_seconds or 0) or 0.0,  # zeros are shared
-        # Read by the patch that releases the pod, and by nobody after it.
+        # Needed only by the patch that ungates the pod.
         terms=_required_terms_json(view.spec.affinity)
         if gates and view.spec.affinity is not None
         else "",
@@ -407,3 +407,17 @@ def _parse_offset(value: str | None) -> int | None:
 def _version_number(resource_version: str) -> int:
     """Resource versions of one kind grow; a server that counts otherwise gets 0: always new."""
     return int(resource_version) if resource_version.isdigit() else 0
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
+class Page(msgspec.Struct):
+    """One page of a list; its objects are decoded one at a time."""
+
+    metadata: _ListMeta = _ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+decode_page = tolerant(msgspec.json.Decoder(Page).decode)

@@ -1,29 +1,48 @@
-"""Which gated pod goes to which domain. Pure: counts, ranks and free capacity in, ungatings out.
+"""Which gated pods of a PodSet are ungated, and into which domains. Pure.
 
-Live ungated pods hold room in the domain that their nodeSelector names, also while they
-terminate (CH-31, SLC-17). A domain never gets more pods than its count, a PodSet never more than
-it was granted: an ungated pod that sits in none of the domains still counts against the PodSet.
-One such pod does not: its deletion takes too long, so its node is as good as dead, and its domain
-was given up.
-How long a deletion has lasted is for the caller to say, who has seen it begin.
-Without this exception nobody would replace a pod whose node cannot say that it ended.
+Inputs: what the PodSet is granted (`podset_admission`), its pods, and the open earlier writes. An
+elastic PodSet is granted its own count and that of each admitted slice, until the slice is merged:
+from then on the parent's count includes it.
 
-Pods of elastic jobs wait behind two gates at most. One decision takes off both; a pod that lost one
-of them already is chosen first. That more of them wait than were granted is nothing to report:
-they wait for slices. Without topology there is a single domain, of no levels.
+`plan_ungating` has three phases:
+
+1. Each live ungated pod takes its place in the domain that its nodeSelector names, also while it
+   terminates (CH-31, SLC-17). One that sits in none of the domains counts against the PodSet alone.
+   If its deletion is overdue as well, its node is dead and its domain was replaced: it counts
+   nowhere, or nobody could replace it. The caller knows how long a deletion has lasted.
+2. A pod whose earlier write may still arrive (`pinned`) gets the domain of that write, or none.
+3. The others get the domain of their rank (`ranks.py`), or, without usable ranks, the first free
+   domain in the order of the assignment; pods with a nodeSelector of their own come first.
+
+Invariants: a domain never gets more pods than its count, a PodSet never more than it was granted.
+Equal input gives equal plans. Time is O(p log p + d) for p pods and d domains.
+
+Pods of elastic jobs have two gates at most, and one write takes off both; a pod that lost one of
+them already comes first. More gated pods than granted are normal there: they wait for slices.
+Without topology there is a single domain, of no levels.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+import msgspec
+
 from rackgate.api import names
+from rackgate.api.names import slice_ordinal
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_ungater.state_machine.gated_objects import ELASTIC, TOPOLOGY, GatedPod, PodUid
-from rackgate_ungater.state_machine.ranks import RankFault, RankSource, read_ranks
+from rackgate_ungater.state_machine.gated_objects import (
+    ELASTIC,
+    TOPOLOGY,
+    GatedPod,
+    GatedPodSet,
+    GatedWorkload,
+    PodUid,
+)
+from rackgate_ungater.state_machine.ranks import RankFault, RankSource, rank_source, read_ranks
 
 _UNRANKED = 1 << 40  # sorts after every index
 
@@ -125,7 +144,7 @@ class Ungate:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Something a user should hear about, once per change.
+    """An Event for users, recorded once per change.
 
     Attributes:
         reason: Event reason, CamelCase.
@@ -145,7 +164,7 @@ class Plan:
     """What to do for one PodSet now.
 
     Attributes:
-        ungates: never more than there is room for.
+        ungates: never more than there is free capacity for.
         still_gated: gated pods that stay gated.
         reports: why some of them stay.
     """
@@ -198,13 +217,13 @@ def plan_ungating(
     backing_off: Collection[PodUid] = (),
     overdue_deletions: Collection[PodUid] = (),
 ) -> Plan:
-    """Choose the gated pods to release, and their domains.
+    """Choose the gated pods to ungate, and their domains.
 
     Args:
         admission: counts per domain.
         pods: every pod of the PodSet; ended ones are ignored.
         pinned: pods whose earlier write may still arrive: they get the same domain or nothing.
-        backing_off: pods whose write was refused and must not be tried now.
+        backing_off: pods whose write was rejected and is not retried yet.
         overdue_deletions: pods whose deletion should be over by now, and whose node does not say
             so.
 
@@ -335,7 +354,7 @@ def _fill_greedily(capacity: _FreeCapacity, gated: Sequence[GatedPod]) -> list[G
 
 
 def _replica_order(pod: GatedPod, gates: int) -> tuple[bool, int, int, str, str]:
-    """Half released ones first, then replica by replica, where pods say which they are."""
+    """Pods that lost one gate first, then replica by replica, where pods say which they are."""
     indices = pod.indices
     index = indices.get(names.COMPLETION_INDEX_LABEL, _UNRANKED)
     replica = indices.get(names.RAY_REPLICA_INDEX_LABEL, index)
@@ -398,3 +417,158 @@ def _surplus_reports(admission: PodSetAdmission, pods: int) -> list[Report]:
             "it was granted: the surplus stays gated",
         )
     ]
+
+
+# Decodes an assignment once: name of a PodSet or UID of a slice, and the JSON.
+Decode = Callable[[str, bytes], TopologyAssignment]
+
+
+def podset_admission(
+    workload: GatedWorkload, podset: GatedPodSet, slices: Iterable[GatedWorkload], decode: Decode
+) -> PodSetAdmission | str:
+    """What a PodSet may ungate, or why its assignment is unreadable.
+
+    Args:
+        workload: an admitted Workload.
+        podset: one of its PodSets; with an assignment, unless the Workload is elastic.
+        slices: of this Workload, those that are admitted and not merged.
+        decode: assignments from JSON.
+    """
+    try:
+        own_assignment = (
+            decode(podset.name, podset.assignment) if podset.assignment is not None else None
+        )
+    except (ValueError, msgspec.MsgspecError) as error:
+        return str(error)
+    count = podset.count
+    if count is None:
+        count = own_assignment.count if own_assignment is not None else 0
+    if workload.elastic:
+        return _elastic_podset_admission(
+            workload, podset, _ElasticTotals(count, own_assignment), slices, decode
+        )
+    return PodSetAdmission(
+        podset=podset.name,
+        count=count,
+        assignment=own_assignment or _without_topology(count),
+        ranks=rank_source(podset, workload.podsets),
+        unhealthy=workload.unhealthy,
+        reclaimable=podset.reclaimable,
+    )
+
+
+class _ElasticTotals:
+    """The counts of a parent and its slices, summed."""
+
+    def __init__(self, count: int, own_assignment: TopologyAssignment | None) -> None:
+        self.count = count
+        # A PodSet of no pods has no assignment, whatever its flavor: the first slice says it.
+        self.known = own_assignment is not None or count > 0
+        self.levels = own_assignment.levels if own_assignment is not None else None
+        self.domains = dict(own_assignment.domains) if own_assignment is not None else {}
+
+    def add(self, count: int, slice_assignment: TopologyAssignment | None) -> bool:
+        """Add a slice's part; False if it does not go with the others."""
+        levels = slice_assignment.levels if slice_assignment is not None else None
+        if self.known and levels != self.levels:
+            return False
+        self.known, self.levels = True, levels
+        self.count += count
+        for domain, pods in slice_assignment.domains if slice_assignment is not None else ():
+            self.domains[domain] = self.domains.get(domain, 0) + pods
+        return True
+
+    def assignment(self) -> TopologyAssignment:
+        """Where the pods go."""
+        if self.levels is None:
+            return _without_topology(self.count)
+        return TopologyAssignment(self.levels, tuple(self.domains.items()))
+
+
+def _elastic_podset_admission(
+    workload: GatedWorkload,
+    podset: GatedPodSet,
+    totals: _ElasticTotals,
+    slices: Iterable[GatedWorkload],
+    decode: Decode,
+) -> PodSetAdmission:
+    unhealthy, read_error = set(workload.unhealthy), ""
+    for slice_, slice_podset in _slice_podsets_of(slices, podset.name):
+        try:
+            slice_assignment = (
+                decode(slice_.uid, slice_podset.assignment)
+                if slice_podset.assignment is not None
+                else None
+            )
+        except (ValueError, msgspec.MsgspecError) as error:
+            read_error = f'that of slice "{slice_.name}": {error}'
+            continue
+        count = (
+            slice_podset.count
+            if slice_podset.count is not None
+            else slice_assignment.count
+            if slice_assignment is not None
+            else 0
+        )
+        if count <= 0:
+            continue
+        if totals.add(count, slice_assignment):
+            unhealthy.update(slice_.unhealthy)
+        else:
+            read_error = f'that of slice "{slice_.name}" has other levels than its parent\'s'
+    return PodSetAdmission(
+        podset=podset.name,
+        count=totals.count,
+        assignment=totals.assignment(),
+        ranks=_elastic_rank_source(podset, workload) if totals.levels is not None else None,
+        unhealthy=tuple(sorted(unhealthy)),
+        gates=ELASTIC if totals.levels is None else TOPOLOGY | ELASTIC,
+        read_error=read_error,
+    )
+
+
+def _slice_podsets_of(
+    slices: Iterable[GatedWorkload], podset: str
+) -> Iterator[tuple[GatedWorkload, GatedPodSet]]:
+    """Slices in the order in which they are merged: ranks follow the domains' order."""
+    for slice_ in sorted(slices, key=lambda slice_: (slice_ordinal(slice_.name), slice_.uid)):
+        for slice_podset in slice_.podsets:
+            if slice_podset.name == podset:
+                yield slice_, slice_podset
+
+
+def _elastic_rank_source(podset: GatedPodSet, workload: GatedWorkload) -> RankSource | None:
+    """Ranks hold as long as the counts do; the size of a subgroup is not kept up to date."""
+    source = rank_source(podset, workload.podsets)
+    return source if source is not None and source.sub_group_label is None else None
+
+
+def _without_topology(count: int) -> TopologyAssignment:
+    """No levels, so a single domain: only the number of pods is granted."""
+    return TopologyAssignment((), (((), count),))
+
+
+def admits_at_least(
+    live: Mapping[str, PodSetAdmission | str], planned: Mapping[str, PodSetAdmission | str]
+) -> bool:
+    """Whether `live` grants at least what `planned` does, in every PodSet and domain.
+
+    Args:
+        live: by PodSet, as the server says now.
+        planned: by PodSet, what a plan rests on.
+    """
+    for name, admission in planned.items():
+        found = live.get(name)
+        if isinstance(admission, str):
+            continue  # it ungates nothing
+        if not isinstance(found, PodSetAdmission) or found.gates != admission.gates:
+            return False
+        counts = dict(found.assignment.domains)
+        if (
+            found.count - found.reclaimable < admission.count - admission.reclaimable
+            or found.assignment.levels != admission.assignment.levels
+            or any(counts.get(domain, 0) < count for domain, count in admission.assignment.domains)
+            or not set(found.unhealthy) <= set(admission.unhealthy)
+        ):
+            return False
+    return True

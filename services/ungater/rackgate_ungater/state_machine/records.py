@@ -1,4 +1,4 @@
-"""Records of the machine: Workloads with their PodSets, expectations, refusals, timeouts. Pure."""
+"""What the state machine knows: Workloads with their PodSets, expectations, rejections. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from rackgate_ungater.state_machine.gated_objects import (
     PodUid,
     WorkloadKey,
 )
-from rackgate_ungater.state_machine.plan import PodSetAdmission
-from rackgate_ungater.state_machine.podset_admissions import admits_at_least, podset_admission
+from rackgate_ungater.state_machine.plan import PodSetAdmission, admits_at_least, podset_admission
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +23,9 @@ class Timeouts:
     """How long the machine waits, in seconds.
 
     Attributes:
-        expectation_s: an unseen write is looked up by a live read after this time.
+        expectation_s: a pod whose write is not seen is read live after this time.
         in_flight_s: a request without an answer cannot be applied any more after this time.
-        rejection_backoff_s: first pause before a refused pod is tried again; doubles each time.
+        rejection_backoff_s: first pause before a rejected pod is retried; doubles each time.
         rejection_backoff_max_s: longest such pause.
         deletion_overdue_s: a deletion that is not over so long after its grace period never will
             be.
@@ -70,7 +69,7 @@ class Expectation:
 
 @dataclass(slots=True)
 class Rejection:
-    """A pod whose request the server refused.
+    """A pod whose request the API server rejected.
 
     Attributes:
         not_before: monotonic seconds of the next attempt.
@@ -93,7 +92,7 @@ class PodSetState:
         gated: how many of them carry the gate.
         expected: UIDs with an open expectation.
         rejected: UIDs whose last request was rejected.
-        deletion_seen_at: released pods that are being deleted, and the monotonic second at which
+        deletion_seen_at: ungated pods that are being deleted, and the monotonic second at which
             that was first noticed here.
     """
 
@@ -144,7 +143,7 @@ class WorkloadState:
 
     @property
     def may_ungate(self) -> bool:
-        """Whether there are gated pods that it may release."""
+        """Whether it has gated pods and is admitted."""
         return self.workload is not None and self.workload.admitted and self.gated > 0
 
     def set_workload(self, workload: GatedWorkload | None) -> None:
@@ -201,9 +200,9 @@ class WorkloadState:
                 yield podset.name, self._admissions[podset.name]
 
     def admission_check(self) -> Callable[[], bool]:
-        """What tells, as often as it is asked, whether all that is granted now still is.
+        """A function that says whether everything admitted now still is.
 
-        Once it is not, it never is again: whoever planned by it has to plan anew.
+        Once it is not, it never is again: a plan based on it must be made again.
         """
         planned, owner, seen = dict(self.admissions()), self.workload, self.admission_version
         still_admitted = True

@@ -11,7 +11,8 @@ before any other pod, so that whichever of the two writes wins, it takes the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
@@ -33,10 +34,13 @@ from rackgate_ungater.state_machine.gated_objects import (
     PodUid,
     WorkloadKey,
 )
-from rackgate_ungater.state_machine.invariants import check_pods, check_slices
-from rackgate_ungater.state_machine.plan import Ungate
-from rackgate_ungater.state_machine.podset_admissions import admits_at_least
-from rackgate_ungater.state_machine.proposals import Proposal, Proposer
+from rackgate_ungater.state_machine.plan import (
+    PodSetAdmission,
+    Report,
+    Ungate,
+    admits_at_least,
+    plan_ungating,
+)
 from rackgate_ungater.state_machine.records import (
     Expectation,
     PodSetState,
@@ -46,8 +50,35 @@ from rackgate_ungater.state_machine.records import (
     WorkloadState,
 )
 
-# Seconds after which something that is due already is looked at again.
+# Seconds after which something that is already due is checked again.
 _RETRY_S = 1.0
+
+
+@dataclass(slots=True)
+class Proposal:
+    """What could be done for one Workload now.
+
+    Attributes:
+        reads: pods to read live before anything else.
+        overdue: how many of these reads check a write that should have been seen by now.
+        ungates: writes to make once `expect_ungates` has recorded them; none for a PodSet that
+            awaits an expectation.
+        reports: Events for users.
+        awaiting_expectations: gated pods that stay gated only because earlier writes are not seen
+            yet.
+        version: state of the Workload that this rests on.
+    """
+
+    reads: list[GatedPod] = field(default_factory=list)
+    overdue: int = 0
+    ungates: list[Ungate] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    awaiting_expectations: int = 0
+    version: int = 0
+
+
+class InvariantError(AssertionError):
+    """The machine contradicts itself: a bug."""
 
 
 class StateMachine:
@@ -74,7 +105,7 @@ class StateMachine:
         self._workload_by_jobset: dict[str, WorkloadKey] = {}  # by UID of a JobSet
 
     def handle(self, event: Event) -> WorkloadKey | None:
-        """Take note of what happened; returns the Workload that deserves a look now."""
+        """Update the state; returns the Workload to reconcile now, if any."""
         match event:
             case PodSeen():
                 return self._pod_seen(event)
@@ -98,16 +129,83 @@ class StateMachine:
                 assert_never(event)
 
     def propose(self, key: WorkloadKey, now: float) -> Proposal:
-        """Say what could be done for a Workload; see `Proposer.propose`."""
+        """Say what could be done for a Workload.
+
+        Changes no more than when reads fall due, and since when pods are known to end.
+
+        Args:
+            key: the Workload.
+            now: monotonic seconds. Nothing here depends on a wall clock, ours or another's.
+        """
         workload_state = self.workload_states.get(key)
         if workload_state is None:
             return Proposal()
-        return Proposer(self.pods, self.expectations, self.owners, self.timeouts).propose(
-            workload_state, now
+        proposal = Proposal(version=workload_state.version)
+        admissions = dict(workload_state.admissions())
+        for name, podset in workload_state.podsets.items():
+            awaits_expectation = self._add_due_reads(podset, proposal, now)
+            admission = admissions.get(name)
+            if admission is None or not podset.gated or workload_state.workload is None:
+                continue
+            if awaits_expectation:
+                proposal.awaiting_expectations += podset.gated
+            elif isinstance(admission, str):
+                proposal.reports.append(_unreadable_report(name, admission))
+            else:
+                self._plan_podset(workload_state.workload, podset, admission, proposal, now)
+        return proposal
+
+    def _add_due_reads(self, podset: PodSetState, proposal: Proposal, now: float) -> bool:
+        """Add the live reads that are due; returns whether the PodSet must not act."""
+        awaits_expectation = False
+        for uid in podset.expected:
+            expected = self.expectations[uid]
+            if expected.pinned and now < expected.in_flight_until:
+                continue
+            awaits_expectation = True
+            if uid in self.pods and (expected.outcome_unknown or now >= expected.read_due_at):
+                expected.read_after_flight = now >= expected.in_flight_until
+                expected.read_due_at = now + self.timeouts.expectation_s
+                proposal.overdue += not expected.outcome_unknown
+                proposal.reads.append(self.pods[uid])
+        for uid, rejection in podset.rejected.items():
+            if rejection.reread and now >= rejection.not_before and uid in podset.pods:
+                proposal.reads.append(podset.pods[uid])
+        return awaits_expectation
+
+    def _plan_podset(
+        self,
+        workload: GatedWorkload,
+        podset: PodSetState,
+        admission: PodSetAdmission,
+        proposal: Proposal,
+        now: float,
+    ) -> None:
+        pods = self.owners.pods_of(workload, podset.pods.values(), assignment=admission.assignment)
+        pinned = {uid: self.expectations[uid].domain for uid in podset.expected}
+        backing_off = {
+            uid
+            for uid, rejection in podset.rejected.items()
+            if rejection.reread or now < rejection.not_before
+        }
+        overdue_deletions = _overdue_deletions(podset, self.timeouts, now)
+        plan = plan_ungating(
+            admission,
+            pods,
+            pinned=pinned,
+            backing_off=backing_off,
+            overdue_deletions=overdue_deletions,
         )
+        chosen = {ungate.pod.uid for ungate in plan.ungates}
+        if pinned.keys() - chosen:
+            # The domain is no longer assigned, and yet the lost write may still arrive.
+            proposal.awaiting_expectations += podset.gated
+            return
+        proposal.ungates.extend(plan.ungates)
+        proposal.reports.extend(plan.reports)
 
     def is_still_admitted(self, key: WorkloadKey, workloads: Iterable[GatedWorkload]) -> bool:
-        """Whether the server grants an elastic Workload at least what is known here.
+        """Whether an elastic Workload is still admitted with at least what is known here.
 
         Args:
             key: the Workload.
@@ -125,7 +223,7 @@ class StateMachine:
             or live.workload is None
             or live.workload.uid != workload_state.workload.uid
         ):
-            return False  # made anew, and perhaps another replica's by now
+            return False  # recreated, and perhaps another replica's by now
         return admits_at_least(dict(live.admissions()), dict(workload_state.admissions()))
 
     def expect_ungates(self, ungates: list[Ungate], now: float) -> None:
@@ -170,8 +268,8 @@ class StateMachine:
     def workloads_in_flight(self, now: float) -> dict[WorkloadKey, float]:
         """Workloads with a request that has no answer and may still be applied.
 
-        Another replica cannot know of it: it must not be told to act on such a Workload before
-        that second of our monotonic clock. A request is not counted while it is awaited.
+        Another replica cannot know of it: it must not act on such a Workload before that second
+        of our monotonic clock. A request is not counted while it is awaited.
         """
         ends: dict[WorkloadKey, float] = {}
         for expected in self.expectations.values():
@@ -199,19 +297,47 @@ class StateMachine:
         Raises:
             InvariantError: they differ, which is a bug.
         """
-        check_pods(self.pods, self.workload_states, self.expectations)
-        check_slices(self.workload_states, self._parent_by_slice, self._workload_by_jobset)
+        pods: dict[PodUid, GatedPod] = {}
+        expected: dict[PodUid, tuple[WorkloadKey, str]] = {}
+        slices: dict[str, WorkloadKey] = {}
+        for key, workload_state in self.workload_states.items():
+            workload = workload_state.workload
+            _require(not workload_state.is_empty, f"{key}: empty WorkloadState kept")
+            _require(workload is None or workload.key == key, f"{key}: holds another Workload")
+            for name, podset in workload_state.podsets.items():
+                _check_podset(key, name, podset, self.expectations)
+                pods.update(podset.pods)
+                expected.update(dict.fromkeys(podset.expected, (key, name)))
+            for uid, slice_ in workload_state.slices.items():
+                _require(
+                    slice_.uid == uid and slice_.parent == key, f"{key}: slice of another Workload"
+                )
+                _require(
+                    workload is None or uid not in workload.merged, f"{key}: merged slice kept"
+                )
+                slices[uid] = key
+        _require(pods == self.pods, "pods and their index by PodSet differ")
+        found = {uid: (entry.workload, entry.podset) for uid, entry in self.expectations.items()}
+        _require(found == expected, "expectations and their index by PodSet differ")
+        _require(
+            self.expectations.keys() <= self.pods.keys(), "an expectation of a pod that is gone"
+        )
+        _require(slices == self._parent_by_slice, "slices and their index by UID differ")
+        for owner, key in self._workload_by_jobset.items():
+            workload = self.workload_states[key].workload if key in self.workload_states else None
+            fits = workload is not None and workload.owner_uid == owner
+            _require(fits, f"{key}: JobSet of another Workload")
 
     # Pods ---------------------------------------------------------------------------------
 
     def _pod_seen(self, event: PodSeen) -> WorkloadKey | None:
         obj, live = event.pod, event.live
         if (live and obj.uid in self._deleted) or self._deleted.outdated(obj.uid, obj.version):
-            return None  # read before it went, told after
+            return None  # read before it was deleted, delivered after
         self._deleted.discard(obj.uid)
         old = self.pods.get(obj.uid)
         if old is not None and obj.version and obj.version <= old.version:
-            obj = old  # a watch that lags behind a live read tells nothing new
+            obj = old  # a watch that lags behind a live read brings nothing new
         if obj.terminal:
             return self._pod_gone(obj.uid, obj.version)
         if obj is not old:
@@ -232,7 +358,7 @@ class StateMachine:
         workload_state.version += 1
 
     def _workload_to_reconcile(self, old: GatedPod | None, obj: GatedPod) -> WorkloadKey | None:
-        """A sight matters when it brings work: a new gated pod, or a place come free."""
+        """Only what brings work is reconciled: a new gated pod, or free capacity."""
         podset = self._podset_state(obj)
         if podset is None or not podset.gated:
             return None
@@ -241,7 +367,7 @@ class StateMachine:
         return obj.workload_key
 
     def _resolve_expectation(self, obj: GatedPod, *, live: bool, listed: bool) -> None:
-        """End the rejection and the expectation of a pod as far as this sight allows."""
+        """End the rejection and the expectation of a pod as far as this version allows."""
         podset = self._podset_state(obj)
         rejection = podset.rejected.get(obj.uid) if podset else None
         if podset and rejection:
@@ -425,3 +551,50 @@ class StateMachine:
             del workload_state.podsets[expected.podset]
             self._remove_if_empty(expected.workload)
         return expected.workload
+
+
+def _overdue_deletions(podset: PodSetState, timeouts: Timeouts, now: float) -> set[PodUid]:
+    """Ungated pods whose deletion should be over by now."""
+    for uid, pod in podset.pods.items():
+        if pod.terminating and not pod.gated:
+            podset.deletion_seen_at.setdefault(uid, now)
+    return {
+        uid for uid in podset.deletion_seen_at if now >= podset.deletion_overdue_at(uid, timeouts)
+    }
+
+
+def _unreadable_report(podset: str, message: str) -> Report:
+    return Report(
+        "AssignmentUnreadable",
+        podset,
+        f'pods of podset "{podset}" stay gated: the topology assignment is unreadable: {message}',
+    )
+
+
+def _check_podset(
+    key: WorkloadKey,
+    name: str,
+    podset: PodSetState,
+    expectations: Mapping[PodUid, Expectation],
+) -> None:
+    where = f"{key}/{name}"
+    _require(not podset.is_empty, f"{where}: empty PodSet kept")
+    _require(podset.rejected.keys() <= podset.pods.keys(), f"{where}: rejection of a pod elsewhere")
+    _require(
+        podset.deletion_seen_at.keys() <= podset.pods.keys(),
+        f"{where}: deletion of a pod elsewhere",
+    )
+    gated = sum(pod.gated for pod in podset.pods.values())
+    _require(podset.gated == gated, f"{where}: {podset.gated} gated counted, {gated} there")
+    for uid, pod in podset.pods.items():
+        _require(pod.uid == uid, f"{where}: pod under the UID of another")
+        _require(not pod.terminal, f"{where}: pod that has ended kept")
+        _require((pod.workload_key, pod.podset) == (key, name), f"{where}: pod of another PodSet")
+        expected = expectations.get(uid) if uid in podset.expected else None
+        open_and_seen = expected is not None and not pod.gates & expected.gates
+        _require(not open_and_seen, f"{where}: expectation of a pod seen ungated")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InvariantError(message)

@@ -1,12 +1,12 @@
-"""Keys and certificates: one throw-away authority per serving certificate.
+"""Certificates as the webhook issues and reads them: one throw-away authority for each. Pure.
 
 The authority's key signs once and is forgotten, so nobody who reads the Secret can make another
-certificate that callers of the webhook would trust.
+certificate that callers of the webhook would trust (ADR 5). What cannot be read is never an
+exception beyond this module: it counts as missing.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,13 +15,10 @@ from typing import Final
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import NameOID
 
-from rackgate_webhook.certificates.rotation_rules import ServingPair
+from rackgate.runtime.pki import SERVER, issue_certificate, make_authority
 
-# Callers' clocks may be behind ours.
-MAX_BACKDATED: Final = timedelta(minutes=5)
 _AUTHORITY: Final = "rackgate-webhook-ca-"
 _PEM: Final = serialization.Encoding.PEM
 _BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
@@ -47,6 +44,27 @@ class IssuedPair:
     key: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class ServingPair:
+    """A serving certificate whose key fits and whose issuer is known.
+
+    Attributes:
+        authority: fingerprint of the authority that signed it.
+        names: its DNS names and IP addresses.
+        not_before: aware, UTC.
+        not_after: aware, UTC.
+    """
+
+    authority: str
+    names: frozenset[str]
+    not_before: datetime
+    not_after: datetime
+
+    def valid_at(self, now: datetime) -> bool:
+        """Whether callers whose clocks are right accept it by its dates."""
+        return self.not_before <= now < self.not_after
+
+
 def issue(names: Iterable[str], *, validity: timedelta, now: datetime) -> IssuedPair:
     """Make an authority and a serving certificate signed by it.
 
@@ -58,84 +76,22 @@ def issue(names: Iterable[str], *, validity: timedelta, now: datetime) -> Issued
     Raises:
         ValueError: no name at all, or one that is neither DNS name nor address.
     """
-    subjects = [_general_name(name) for name in sorted(names)]
+    subjects = sorted(names)
     if not subjects:
         raise ValueError("a serving certificate needs at least one DNS name or IP address")
-    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority = _authority(authority_key, validity, now)
-    certificate = (
-        _builder(key.public_key(), _name("rackgate-webhook"), authority.subject, validity, now)
-        .add_extension(x509.SubjectAlternativeName(subjects), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
-            critical=False,
-        )
-        .sign(authority_key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        _PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return IssuedPair(authority.public_bytes(_PEM), certificate.public_bytes(_PEM), private)
-
-
-def _general_name(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
-
-
-def _authority(
-    key: ec.EllipticCurvePrivateKey, validity: timedelta, now: datetime
-) -> x509.Certificate:
     # A name of its own: chains of the old and the new authority must not be mixed up.
-    subject = _name(f"{_AUTHORITY}{x509.random_serial_number():x}"[:64])
-    return (
-        _builder(key.public_key(), subject, subject, validity, now)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .sign(key, hashes.SHA256())
+    authority = make_authority(
+        f"{_AUTHORITY}{x509.random_serial_number():x}"[:64], validity=validity, now=now
     )
-
-
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _builder(
-    key: ec.EllipticCurvePublicKey,
-    subject: x509.Name,
-    issuer: x509.Name,
-    validity: timedelta,
-    now: datetime,
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - min(MAX_BACKDATED, validity / 10))
-        .not_valid_after(now + validity)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    serving = issue_certificate(
+        authority,
+        "rackgate-webhook",
+        purposes=(SERVER,),
+        names=subjects,
+        validity=validity,
+        now=now,
     )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    return IssuedPair(authority.certificate_pem, serving.certificate_pem, serving.key_pem)
 
 
 def fingerprint(certificate: x509.Certificate) -> str:

@@ -1,4 +1,4 @@
-"""What keepers of certificates share: the loop, the pair that is served, and what is wrong."""
+"""What both certificate managers share: the loop, the served pair, the problem, the watches."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from rackgate.api.resources import SECRETS
+from rackgate.api.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS, Resource
 from rackgate.api.timestamps import rfc3339
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.kube.informer import Informer
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.namespaces import NamespaceSelector
+from rackgate.runtime.tasks import spawn
+from rackgate.wire.core import Meta, View
 from rackgate_webhook.certificates.tls import load_pair
 from rackgate_webhook.certificates.webhook_configurations import WebhookConfigurations
 from rackgate_webhook.settings import CertificateSettings
@@ -34,7 +37,7 @@ SelfCheck = Callable[[bytes], Awaitable[str]]
 
 
 class CertificateManager(ABC):
-    """One replica's certificate, kept in step with Secret and registrations.
+    """One replica's certificate, kept in step with Secret and webhook configurations.
 
     Attributes:
         context: TLS context of the server; certificates are changed under it while it serves.
@@ -53,7 +56,7 @@ class CertificateManager(ABC):
         """Prepare; `run` does the work.
 
         Args:
-            client: for Secret and registrations.
+            client: for Secret and webhook configurations.
             settings: of the certificate.
             context: TLS context of the server.
             selector: of the namespaces in which jobs are managed; all by default.
@@ -76,18 +79,18 @@ class CertificateManager(ABC):
 
     @property
     def selector_mismatch(self) -> str:
-        """Why registrations call for other namespaces than jobs are managed in; else empty."""
+        """Why configurations call for other namespaces than jobs are managed in; else empty."""
         return self._configurations.selector_mismatch
 
     async def run(self, check: SelfCheck, changed: asyncio.Event | None = None) -> None:
-        """Look, act and check for ever; failures are logged and tried again.
+        """Reconcile and check for ever; failures are logged and retried.
 
         Args:
             check: a TLS call to this very server trusting the given bundle; returns what went
                 wrong, empty when it was answered.
-            changed: set by whoever follows Secret and registrations: then nothing is asked of
+            changed: set by whoever watches Secret and configurations: then nothing is asked of
                 the API server while all is well and no rotation is due. Without it they are
-                looked at again and again.
+                read every `check_interval`.
         """
         every = self._settings.check_interval
         while True:
@@ -100,7 +103,7 @@ class CertificateManager(ABC):
                 longer_s = 2 * self._backoff_s if self.loaded.is_set() else 0.0
                 self._backoff_s = min(every, max(RETRY_S, longer_s))
             if not done:
-                # Whatever changes meanwhile: many replicas may be refused alike.
+                # Whatever changes meanwhile: many replicas may be rejected alike.
                 await asyncio.sleep(min(every, RETRY_S))
                 await _wait_for_change(changed, self._backoff_s - RETRY_S)
             elif changed is None:
@@ -138,7 +141,7 @@ class CertificateManager(ABC):
         """Bring everything as far as it may go now.
 
         Raises:
-            KubeError: the API server refused, or did not answer.
+            KubeError: the API server rejected a request, or did not answer.
         """
 
     @abstractmethod
@@ -190,3 +193,35 @@ async def _wait_for_change(changed: asyncio.Event | None, within_s: float) -> No
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(max(within_s, 0.0)):
             await changed.wait()
+
+
+class _Object(View, frozen=True):
+    """What is needed of a followed object; a Secret's data is not even decoded."""
+
+    metadata: Meta = Meta()
+
+
+_decode = msgspec.json.Decoder(_Object).decode
+
+
+async def watch_secret_and_configurations(
+    client: Client, settings: CertificateSettings, changed: asyncio.Event
+) -> None:
+    """Set `changed` whenever Secret or configurations come, change or go, until cancelled."""
+    targets: list[tuple[Resource, str | None, str]] = [
+        (SECRETS, settings.namespace, settings.secret_name)
+    ]
+    for resource in (MUTATING_CONFIGS, VALIDATING_CONFIGS):
+        targets += [(resource, None, name) for name in settings.configuration_names]
+    async with asyncio.TaskGroup() as group:
+        for resource, namespace, name in targets:
+            informer = Informer(
+                client,
+                resource,
+                _decode,
+                on_upsert=lambda _before, _now: changed.set(),
+                on_delete=lambda _gone: changed.set(),
+                namespace=namespace,
+                params={"fieldSelector": f"metadata.name={name}"},
+            )
+            spawn(group, informer.run(), f"watch {resource.full_name} {name}")

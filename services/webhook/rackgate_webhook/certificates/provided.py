@@ -1,46 +1,186 @@
 """Serves a certificate that somebody else issues and rotates: cert-manager, an administrator.
 
-The Secret is only read. Whoever owns it may change it at any time, and without order: certificate
-and authorities may both be new at once. What is served already goes on being served, as long as
-it is valid, until the registrations trust what is new.
+The Secret is only read. Its owner may change it at any time: certificate and authorities may both
+be new at once. Callers reject a pair whose authority they do not trust yet, so a replica keeps
+serving its pair, as long as that is valid, until the webhook configurations trust the new one.
+
+The functions up to `may_switch` decide and are pure; `ProvidedCertificateManager` acts.
 """
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from rackgate.jobframework.templates import section
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate.runtime.namespaces import NamespaceSelector
-from rackgate_webhook.certificates.ca_bundle import bundles_of
-from rackgate_webhook.certificates.certificates import read_bundle
-from rackgate_webhook.certificates.manager import CertificateManager, SelfCheck
-from rackgate_webhook.certificates.provided_pair import (
-    ProvidedPair,
-    TrustState,
-    may_switch,
-    merge_bundle,
-    read_provided_pair,
+from rackgate_webhook.certificates.certificates import (
+    UNREADABLE_ERRORS,
+    read_bundle,
+    read_chain,
+    write_bundle,
 )
-from rackgate_webhook.certificates.secret import read_secret
-from rackgate_webhook.certificates.trust import trust_failure
+from rackgate_webhook.certificates.manager import CertificateManager, SelfCheck
+from rackgate_webhook.certificates.rotation import BUNDLE, CERTIFICATE, KEY, read_secret
+from rackgate_webhook.certificates.tls import trust_failure
 from rackgate_webhook.certificates.webhook_configurations import (
     CHANGED_MEANWHILE,
     Configuration,
     NamedConfiguration,
+    bundles_of,
 )
 from rackgate_webhook.settings import CertificateSettings
 
-# Authorities that left the Secret stay in the registrations so many settling times longer:
+MAX_OTHERS: Final = 4
+# Authorities that left the Secret stay in the webhook configurations so many settling times longer:
 # other replicas may be later than this one.
 RETIRE_AFTER: Final = 10
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ProvidedPair:
+    """What a Secret of type kubernetes.io/tls offers.
+
+    Attributes:
+        problem: why it cannot be served; empty when it can.
+        certificate: PEM of the serving certificate and of those between it and its authority.
+        key: PEM.
+        authorities: PEM of `ca.crt`; empty without one.
+        not_after: when the serving certificate expires, aware; None when it cannot be read.
+    """
+
+    problem: str
+    certificate: bytes = b""
+    key: bytes = b""
+    authorities: bytes = b""
+    not_after: datetime | None = None
+
+
+def read_provided_pair(
+    data: Mapping[str, bytes], names: Iterable[str], now: datetime
+) -> ProvidedPair:
+    """Judge the fields of a Secret.
+
+    Args:
+        data: decoded.
+        names: DNS names and IP addresses that the certificate must have.
+        now: aware.
+    """
+    certificate, key = data.get(CERTIFICATE, b""), data.get(KEY, b"")
+    for name, value in ((CERTIFICATE, certificate), (KEY, key)):
+        if not value:
+            return ProvidedPair(f"it has no {name}")
+    try:
+        leaf = read_chain(certificate)[0]
+    except ValueError:
+        return ProvidedPair(f"its {CERTIFICATE} is no certificate in PEM")
+    problem = _key_mismatch(leaf, key) or _time_problem(leaf, now) or _name_problem(leaf, names)
+    return ProvidedPair(problem, certificate, key, data.get(BUNDLE, b""), leaf.not_valid_after_utc)
+
+
+def _key_mismatch(leaf: x509.Certificate, key: bytes) -> str:
+    try:
+        private = serialization.load_pem_private_key(key, password=None)
+        fits = private.public_key() == leaf.public_key()
+    except UNREADABLE_ERRORS:
+        return f"its {KEY} is no private key in PEM, or needs a password"
+    return "" if fits else f"its {KEY} does not fit its {CERTIFICATE}"
+
+
+def _time_problem(leaf: x509.Certificate, now: datetime) -> str:
+    if leaf.not_valid_after_utc <= now:
+        return f"its certificate expired at {_rfc3339(leaf.not_valid_after_utc)}"
+    if leaf.not_valid_before_utc > now:
+        return f"its certificate is not valid before {_rfc3339(leaf.not_valid_before_utc)}"
+    return ""
+
+
+def _rfc3339(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _name_problem(leaf: x509.Certificate, names: Iterable[str]) -> str:
+    try:
+        found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        has = {str(name.value) for name in found}
+    except UNREADABLE_ERRORS:
+        has = set()
+    missing = sorted(name for name in names if name not in has and _wildcard_of(name) not in has)
+    if not missing:
+        return ""
+    return f"its certificate is for {', '.join(sorted(has)) or 'no name'}, not {missing[0]}"
+
+
+def _wildcard_of(name: str) -> str:
+    return "*." + name.partition(".")[2]
+
+
+def merge_bundle(
+    provided: ProvidedPair, carried: Iterable[bytes], now: datetime, *, keep: bool
+) -> bytes:
+    """The bundle that a webhook configuration should carry while an offer is there.
+
+    Args:
+        provided: has authorities.
+        carried: the bundles that its webhooks carry now.
+        now: aware.
+        keep: other authorities that are there and still valid stay, 4 at most.
+    """
+    offered = read_bundle(provided.authorities)
+    others = {
+        digest: found
+        for bundle in (carried if keep else ())
+        for digest, found in read_bundle(bundle).items()
+        if digest not in offered and found.not_valid_after_utc > now
+    }
+    return write_bundle([*offered.values(), *list(others.values())[:MAX_OTHERS]])
+
+
+@dataclass(frozen=True, slots=True)
+class TrustState:
+    """Who would trust what.
+
+    Attributes:
+        offered: every webhook of every webhook configuration trusts the offered pair.
+        served: any of them trusts the pair that is served.
+        any: there are webhook configurations at all.
+        since: how long `offered` has been so, as this replica has seen it.
+    """
+
+    offered: bool
+    served: bool
+    any: bool
+    since: timedelta = timedelta()
+
+
+def may_switch(
+    trust: TrustState, served_until: datetime | None, *, now: datetime, settle: timedelta
+) -> bool:
+    """Whether the offered pair, which can be served, replaces the served one now.
+
+    Args:
+        trust: who would trust what.
+        served_until: expiry of the served pair; None when there is none.
+        now: aware.
+        settle: time that API servers get to see a webhook configuration that has changed.
+    """
+    if served_until is None or served_until <= now or not trust.any:
+        return True
+    if trust.offered:
+        return trust.since >= settle
+    # Whoever writes the bundle took the old authority away: waiting longer helps nobody.
+    return not trust.served
 
 
 class ProvidedCertificateManager(CertificateManager):
@@ -64,7 +204,7 @@ class ProvidedCertificateManager(CertificateManager):
         """Serve what the Secret offers as soon as callers trust it, and check.
 
         Raises:
-            KubeError: the API server refused, or did not answer.
+            KubeError: the API server rejected a request, or did not answer.
         """
         provided = await self._read()
         found = await self._configurations.apply_bundle(
@@ -152,7 +292,7 @@ class ProvidedCertificateManager(CertificateManager):
     async def _callers_problem(
         self, provided: ProvidedPair, found: list[NamedConfiguration], check: SelfCheck
     ) -> str:
-        """What stands between callers and this replica, by what the registrations carry."""
+        """What stands between callers and this replica, by what the configurations carry."""
         checked: set[bytes] = set()
         for there in found:
             for bundle in _bundles_in(there):
@@ -177,10 +317,10 @@ class ProvidedCertificateManager(CertificateManager):
         self._logged_problem = problem
 
 
-def _bundles_in(registration: NamedConfiguration) -> list[bytes]:
-    """Bundles of the webhooks; one that is empty when the registration changed under our hands."""
-    changing = registration.configuration is CHANGED_MEANWHILE
-    return [b""] if changing else bundles_of(registration.configuration)
+def _bundles_in(named: NamedConfiguration) -> list[bytes]:
+    """Bundles of the webhooks; an empty one if the configuration changed between read and write."""
+    changing = named.configuration is CHANGED_MEANWHILE
+    return [b""] if changing else bundles_of(named.configuration)
 
 
 def _expiry_of(provided: ProvidedPair) -> datetime:

@@ -1,305 +1,241 @@
-"""Keeps certificate, Secret and registrations in step, on every replica alike.
+"""The Secret that replicas share, and the steps of a rotation. Pure.
 
-Replicas do not elect anyone: each looks at the Secret, decides the same next step, and writes it
-bound to the version it has read. Who loses reads again and finds the step done.
+A rotation never has a moment in which a caller's bundle and the served certificate do not fit:
+
+1. *publish*: the next pair is made, and its authority joins the bundle beside the one in use;
+2. the bundle is written into every webhook configuration, and `settle` passes;
+3. *switch*: the next pair becomes the served one;
+4. *prune*: the old authority leaves the bundle when it expires, so a late replica stays trusted.
+
+Where nothing usable is there, *issue* makes a pair that is served at once. `next_step` decides what
+is due; `with_issued_pair`, `with_next_pair`, `switch_pair` and `prune_expired` carry it out.
 """
 
 from __future__ import annotations
 
-import ssl
+import base64
+import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, Final
 
-import msgspec
-import structlog
-
-from rackgate.api.resources import SECRETS
-from rackgate.api.timestamps import parse_rfc3339, rfc3339_micro
-from rackgate.jobframework.templates import annotations_of, section
-from rackgate.kube.client import Client
-from rackgate.kube.errors import ConflictError, KubeError
-from rackgate.runtime import clock
-from rackgate.runtime.namespaces import NamespaceSelector
-from rackgate_webhook.certificates.ca_bundle import bundles_of, trusted_authorities
 from rackgate_webhook.certificates.certificates import (
     IssuedPair,
-    issue,
-    own_authorities,
-    read_bundle,
-)
-from rackgate_webhook.certificates.manager import CertificateManager, SelfCheck
-from rackgate_webhook.certificates.rotation_rules import (
-    RotationStep,
     ServingPair,
-    TlsPairs,
-    due_at,
-    names_to_issue,
-    next_step,
+    read_bundle,
+    read_serving_pair,
+    write_bundle,
 )
-from rackgate_webhook.certificates.secret import (
-    CERTIFICATE,
-    KEY,
-    PUBLISHED_ANNOTATION,
-    TlsSecret,
-    prune_expired,
-    read_secret,
-    secret_data,
-    switch_pair,
-    with_authorities,
-    with_issued_pair,
-    with_next_pair,
-)
-from rackgate_webhook.certificates.webhook_configurations import CHANGED_MEANWHILE
-from rackgate_webhook.settings import CertificateSettings
 
-MAX_STEPS: Final = 5
-# Certificates are backdated by more than this.
-MAX_SKEW: Final = timedelta(minutes=2)
+BUNDLE: Final = "ca.crt"
+CERTIFICATE: Final = "tls.crt"
+KEY: Final = "tls.key"
+NEXT_CERTIFICATE: Final = "next.crt"
+NEXT_KEY: Final = "next.key"
+PUBLISHED_ANNOTATION: Final = "rackgate.dev/published-at"
+MAX_AUTHORITIES: Final = 4
 
-log = structlog.get_logger()
+
+class RotationStep(StrEnum):
+    """What to do with the Secret now."""
+
+    KEEP = "keep"
+    ISSUE = "issue"  # nothing usable is there: make a pair and use it at once
+    PUBLISH = "publish"  # make the next pair, its authority joins the bundle
+    SWITCH = "switch"  # the next pair becomes the served one
+    PRUNE = "prune"  # drop authorities that have expired
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredSecret:
-    """The Secret as read: None without one. The object is kept to write back what is not ours."""
+class TlsPairs:
+    """What the Secret holds, as far as it is usable.
 
-    object: dict[str, Any] | None
-    secret: TlsSecret
+    Attributes:
+        serving: the pair in use; None when missing or broken.
+        upcoming: the pair that is published but not yet in use.
+        authorities: expiry of every authority in the bundle, by fingerprint.
+    """
+
+    serving: ServingPair | None = None
+    upcoming: ServingPair | None = None
+    authorities: Mapping[str, datetime] = field(default_factory=dict)
 
 
-class IssuedCertificateManager(CertificateManager):
-    """One replica's part in the rotation of certificates that the replicas issue themselves."""
+@dataclass(frozen=True, slots=True)
+class RotationRules:
+    """When to rotate.
 
-    def __init__(
-        self,
-        client: Client,
-        settings: CertificateSettings,
-        context: ssl.SSLContext,
-        selector: NamespaceSelector | None = None,
-    ) -> None:
-        super().__init__(client, settings, context, selector)
-        self._renew_at: datetime | None = None
-        # Authorities that all registrations carry, since when by the monotonic clock: wall clocks
-        # of replicas may differ.
-        self._trusted_since: dict[str, float] = {}
-        self._last_secret: TlsSecret | None = None
-        self._trusted_bundle = b""
-        self._clock_ahead = timedelta()
+    Attributes:
+        names: DNS names and IP addresses that the certificate must have.
+        renew_before: time before expiry at which the next pair is published.
+    """
 
-    async def reconcile(self, check: SelfCheck) -> None:
-        """Bring Secret, served certificate and registrations as far as they may go now.
+    names: frozenset[str]
+    renew_before: timedelta
 
-        Raises:
-            KubeError: the API server refused, or did not answer.
-        """
-        secret = (await self._advance_secret()).secret
-        pairs, rules = secret.pairs, self._settings.rules
-        if pairs.serving is None:
-            # Others write it faster than this replica can: it must not spread what is broken.
-            self._renew_at = None
-            return
-        certificate, key = secret.data[CERTIFICATE], secret.data[KEY]
-        if certificate == self._served or not self._keeps_last_pair(pairs, pairs.serving):
-            self._serve(certificate, key, pairs.serving.not_after)
-            self._last_secret = secret
-        # While a pair waits to be used there is no quiet time.
-        quiet = pairs.upcoming is None and certificate == self._served
-        self._renew_at = due_at(pairs.serving, rules) if quiet else None
-        self.bundle = secret.bundle
-        missing = await self._inject_bundle(self.bundle)
-        failure = await check(self.bundle)
-        if failure:
-            self.problem = f"TLS call to itself: {failure}"
-        elif missing:
-            self.problem = f"CA bundle not yet in {', '.join(missing)}"
-        else:
-            self.problem = ""
 
-    def _next_due_at(self) -> datetime | None:
-        return self._renew_at
+def next_step(
+    pairs: TlsPairs, rules: RotationRules, *, now: datetime, propagated: AbstractSet[str]
+) -> RotationStep:
+    """Decide what the Secret needs.
 
-    def _keeps_last_pair(self, pairs: TlsPairs, in_use: ServingPair) -> bool:
-        """Whether callers have yet to hear of the pair in use, and trust the one served here."""
-        own = None if self._last_secret is None else self._last_secret.pairs.serving
-        return (
-            own is not None
-            and own.valid_at(self._now())
-            and own.authority in pairs.authorities
-            and in_use.authority not in self._propagated_authorities
-        )
+    Args:
+        pairs: what it holds.
+        rules: when to rotate.
+        now: the wall clock, aware.
+        propagated: fingerprints that every existing webhook configuration has carried for so long
+            that API servers have seen it.
+    """
+    upcoming = pairs.upcoming
+    if upcoming is not None and not _usable(upcoming, rules, now):
+        upcoming = None
+    if pairs.serving is None or not pairs.serving.valid_at(now):
+        return RotationStep.ISSUE if upcoming is None else RotationStep.SWITCH
+    if upcoming is not None:
+        return RotationStep.SWITCH if upcoming.authority in propagated else RotationStep.KEEP
+    if due_at(pairs.serving, rules) <= now or not rules.names <= pairs.serving.names:
+        return RotationStep.PUBLISH
+    if any(expiry <= now for expiry in pairs.authorities.values()):
+        return RotationStep.PRUNE
+    return RotationStep.KEEP
+
+
+def due_at(serving: ServingPair, rules: RotationRules) -> datetime:
+    """When the next pair is published: before expiry, and not in the first half of its life."""
+    half = serving.not_before + (serving.not_after - serving.not_before) / 2
+    return max(half, serving.not_after - rules.renew_before)
+
+
+def _usable(pair: ServingPair, rules: RotationRules, now: datetime) -> bool:
+    return pair.valid_at(now) and rules.names <= pair.names
+
+
+def names_to_issue(pairs: TlsPairs, rules: RotationRules) -> frozenset[str]:
+    """Names of the next certificate.
+
+    Replicas of two configurations (a rolling upgrade) would undo each other's certificate if
+    each asked only for its own names: where names are what is missing, those there stay.
+    """
+    names = rules.names
+    if pairs.upcoming is not None:
+        names |= pairs.upcoming.names
+    if pairs.serving is not None and not rules.names <= pairs.serving.names:
+        names |= pairs.serving.names
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSecret:
+    """PEM bytes by field name; absent fields are missing. `published_at`, for people, is aware."""
+
+    data: Mapping[str, bytes] = field(default_factory=dict)
+    published_at: datetime | None = None
 
     @property
-    def _propagated_authorities(self) -> frozenset[str]:
-        """Authorities that all registrations have carried for so long that callers know them."""
-        patient = clock.monotonic() - self._settings.settle
-        return frozenset(
-            digest for digest, since in self._trusted_since.items() if since <= patient
+    def bundle(self) -> bytes:
+        """PEM of all authorities to trust."""
+        return self.data.get(BUNDLE, b"")
+
+    @property
+    def pairs(self) -> TlsPairs:
+        """What of it is usable."""
+        authorities = read_bundle(self.bundle)
+        return TlsPairs(
+            read_serving_pair(self._get(CERTIFICATE), self._get(KEY), authorities),
+            read_serving_pair(self._get(NEXT_CERTIFICATE), self._get(NEXT_KEY), authorities),
+            {digest: found.not_valid_after_utc for digest, found in authorities.items()},
         )
 
-    async def _advance_secret(self) -> _StoredSecret:
-        """The Secret once nothing is left to do to it."""
-        for _ in range(MAX_STEPS):
-            stored = await self._read()
-            step = self._next_step(stored.secret)
-            # What was found out holds as long as the clock is wrong: somebody may set it right.
-            known = (
-                await self._compare_clocks()
-                if step is not RotationStep.KEEP or self._clock_ahead
-                else True
-            )
-            if not known and self._is_not_yet_valid(stored.secret):
-                return stored
-            if step is RotationStep.SWITCH:
-                # The registrations may have changed since they were looked at.
-                await self._inject_bundle(stored.secret.bundle)
-            if step is RotationStep.ISSUE:
-                found = await self._configurations.apply_bundle(lambda _: None)
-                carried = [one for there in found for one in bundles_of(there.configuration)]
-                self._trusted_bundle = own_authorities(carried)
-            desired = self._next_secret(stored.secret)
-            if desired is None:
-                return stored
-            try:
-                await self._write(stored, desired)
-            except ConflictError:
-                continue  # another replica was faster: look again
-            except KubeError as error:
-                serving = stored.secret.pairs.serving
-                if serving is None or not serving.valid_at(self._now()):
-                    raise
-                # There is time: what can be served is served, and trusted, until it may be written.
-                self._log_failure("write", str(error))
-                return stored
-            self._log_failure("write", "")
-        return await self._read()
+    def _get(self, name: str) -> bytes:
+        return self.data.get(name, b"")
 
-    def _is_not_yet_valid(self, secret: TlsSecret) -> bool:
-        """Whether its pair is not valid yet by this clock, which may be the wrong one."""
-        serving = secret.pairs.serving
-        return serving is not None and serving.not_before > self._now()
 
-    def _next_step(self, secret: TlsSecret) -> RotationStep:
-        rules = self._settings.rules
-        return next_step(
-            secret.pairs, rules, now=self._now(), propagated=self._propagated_authorities
-        )
-
-    def _next_secret(self, secret: TlsSecret) -> TlsSecret | None:
-        """What the Secret should hold next; None when it may stay."""
-        step, now = self._next_step(secret), self._now()
-        if step is RotationStep.KEEP:
-            return None
-        log.info("certificate_step", step=str(step))
-        if step is RotationStep.SWITCH:
-            return switch_pair(secret)
-        if step is RotationStep.PRUNE:
-            return prune_expired(secret, now)
-        if step is RotationStep.PUBLISH:
-            return with_next_pair(secret, self._issue(secret.pairs), now)
-        # Somebody deleted or damaged the Secret. The pair that this replica serves is trusted:
-        # it stays in use until the new one is trusted, too.
-        others = own_authorities((self._trusted_bundle, secret.bundle))
-        last = self._last_secret
-        serving = None if last is None else last.pairs.serving
-        if last is not None and serving is not None and serving.valid_at(now):
-            return with_next_pair(with_authorities(last, others), self._issue(last.pairs), now)
-        return with_issued_pair(secret, self._issue(secret.pairs), now, others)
-
-    def _issue(self, pairs: TlsPairs) -> IssuedPair:
-        names = names_to_issue(pairs, self._settings.rules)
-        return issue(names, validity=timedelta(seconds=self._settings.validity), now=self._now())
-
-    def _now(self) -> datetime:
-        """The API server's time, as far as it is known to differ from this machine's."""
-        return clock.now() - self._clock_ahead
-
-    async def _compare_clocks(self) -> bool:
-        """Ask for the API server's time: a wrong clock here must not expire what others use.
-
-        It is the creation time of a Secret that is not created.
-
-        Returns:
-            Whether it is known.
-        """
-        asked = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"generateName": f"{self._settings.secret_name}-"},
-        }
-        body = msgspec.json.encode(asked)
-        path = SECRETS.path(self._settings.namespace)
+def read_secret(data: Mapping[str, object], published_at: datetime | None) -> TlsSecret:
+    """Decode the base64 values of a Secret; what is no base64 counts as absent."""
+    fields: dict[str, bytes] = {}
+    for name, value in data.items():
+        if not isinstance(value, str):
+            continue
         try:
-            answer = msgspec.json.decode(await self._client.create(path, body, {"dryRun": "All"}))
-            created = parse_rfc3339(answer["metadata"]["creationTimestamp"])
-        except (KubeError, KeyError, TypeError, ValueError) as error:
-            log.debug("clock_not_compared", error=str(error))
-            return False
-        ahead = clock.now() - created
-        before, self._clock_ahead = (
-            self._clock_ahead,
-            ahead if abs(ahead) > MAX_SKEW else timedelta(),
-        )
-        if abs(self._clock_ahead - before) > MAX_SKEW:
-            log.warning("clock_differs", ahead_s=round(self._clock_ahead.total_seconds(), 3))
-        return True
+            fields[name] = base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            continue
+    return TlsSecret(fields, published_at)
 
-    async def _read(self) -> _StoredSecret:
-        found = await self._read_object()
-        if found is None:
-            return _StoredSecret(None, TlsSecret())
-        return _StoredSecret(
-            found, read_secret(section(found, "data"), _published_at(annotations_of(found)))
-        )
 
-    async def _write(self, stored: _StoredSecret, secret: TlsSecret) -> None:
-        found = stored.object or {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {
-                "name": self._settings.secret_name,
-                "namespace": self._settings.namespace,
-            },
-            "type": "Opaque",
+def secret_data(secret: TlsSecret) -> dict[str, Any]:
+    """The `data` of the Secret object."""
+    return {name: base64.b64encode(value).decode("ascii") for name, value in secret.data.items()}
+
+
+def with_authorities(secret: TlsSecret, others: bytes) -> TlsSecret:
+    """The Secret with authorities (PEM) before its own: other replicas may serve their pairs."""
+    known = {**read_bundle(others), **read_bundle(secret.bundle)}
+    return replace(secret, data={**secret.data, BUNDLE: write_bundle(known.values())})
+
+
+def with_issued_pair(
+    secret: TlsSecret, pair: IssuedPair, now: datetime, known: bytes = b""
+) -> TlsSecret:
+    """A new pair in use at once; authorities that are still valid stay trusted.
+
+    Args:
+        secret: what is left of it.
+        pair: new.
+        now: aware.
+        known: PEM of authorities that stay: other replicas may serve their pairs.
+    """
+    kept = replace(secret, data={**secret.data, BUNDLE: known})
+    return TlsSecret(
+        {
+            BUNDLE: _merged_bundle(kept, pair, now),
+            CERTIFICATE: pair.certificate,
+            KEY: pair.key,
         }
-        metadata = dict(found["metadata"])
-        annotations = dict(metadata.get("annotations") or {})
-        annotations.pop(PUBLISHED_ANNOTATION, None)
-        if secret.published_at is not None:
-            annotations[PUBLISHED_ANNOTATION] = rfc3339_micro(secret.published_at)
-        metadata["annotations"] = annotations
-        body = msgspec.json.encode({**found, "metadata": metadata, "data": secret_data(secret)})
-        if stored.object is None:
-            await self._client.create(SECRETS.path(self._settings.namespace), body)
-        else:
-            await self._client.replace(self._path, body)
-
-    async def _inject_bundle(self, bundle: bytes) -> list[str]:
-        """Write the bundle into every registration that differs.
-
-        Returns:
-            Names of registrations that exist and do not carry the whole bundle yet.
-        """
-        whole = frozenset(read_bundle(bundle))
-        found = [
-            (registration.name, trusted_authorities(registration.configuration))
-            for registration in await self._configurations.apply_bundle(lambda _: bundle)
-            # Through one without webhooks nobody calls.
-            if registration.configuration is CHANGED_MEANWHILE
-            or bundles_of(registration.configuration)
-        ]
-        carried = whole.intersection(*(there for _, there in found))
-        now = clock.monotonic()
-        self._trusted_since = {digest: self._trusted_since.get(digest, now) for digest in carried}
-        return list(dict.fromkeys(name for name, there in found if not whole <= there))
+    )
 
 
-def _published_at(annotations: Mapping[str, object]) -> datetime | None:
-    text = annotations.get(PUBLISHED_ANNOTATION)
-    if not isinstance(text, str):
-        return None
-    try:
-        return parse_rfc3339(text)
-    except (ValueError, OverflowError):  # the latter at either end of all years
-        return None
+def with_next_pair(secret: TlsSecret, pair: IssuedPair, now: datetime) -> TlsSecret:
+    """The next pair beside the one in use, its authority in the bundle."""
+    data = {
+        **secret.data,
+        BUNDLE: _merged_bundle(secret, pair, now),
+        NEXT_CERTIFICATE: pair.certificate,
+        NEXT_KEY: pair.key,
+    }
+    return TlsSecret(data, now)
+
+
+def switch_pair(secret: TlsSecret) -> TlsSecret:
+    """The next pair in use."""
+    moved = {CERTIFICATE: secret.data[NEXT_CERTIFICATE], KEY: secret.data[NEXT_KEY]}
+    kept = {
+        name: value
+        for name, value in secret.data.items()
+        if name not in (NEXT_CERTIFICATE, NEXT_KEY)
+    }
+    return TlsSecret({**kept, **moved})
+
+
+def prune_expired(secret: TlsSecret, now: datetime) -> TlsSecret:
+    """The bundle without authorities that have expired."""
+    alive = [
+        found for found in read_bundle(secret.bundle).values() if found.not_valid_after_utc > now
+    ]
+    return replace(secret, data={**secret.data, BUNDLE: write_bundle(alive)})
+
+
+def _merged_bundle(secret: TlsSecret, pair: IssuedPair, now: datetime) -> bytes:
+    """The new authority, the one in use, then others that are still valid: 4 at most."""
+    alive = {
+        digest: found
+        for digest, found in read_bundle(secret.bundle).items()
+        if found.not_valid_after_utc > now
+    }
+    serving = secret.pairs.serving
+    in_use = [] if serving is None else [alive.pop(serving.authority, None)]
+    chosen = [*read_bundle(pair.authority).values(), *in_use, *alive.values()]
+    return write_bundle([found for found in chosen if found is not None][:MAX_AUTHORITIES])

@@ -1,21 +1,31 @@
-"""TLS contexts: the server's, whose certificate changes while it serves, and the self-caller's."""
+"""TLS: contexts, whether callers would trust a pair, and the webhook's call to itself."""
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import os
 import ssl
 import tempfile
-from asyncio import sslproto
+from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
+import msgspec
 
-def limit_tls_buffers() -> None:
-    """Give each TLS connection from now on a buffer of 32 KiB.
-
-    asyncio takes 256 KiB for each, and offers no other way to say so: a thousand idle callers
-    would cost 270 MB.
-    """
-    sslproto.SSLProtocol.max_size = 2**15
+TIMEOUT_S: Final = 5.0
+PROBE_UID: Final = "rackgate-self-call"
+_REVIEW: Final = msgspec.json.encode(
+    {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": PROBE_UID,
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "operation": "CONNECT",  # not managed, and distinct in the metrics
+        },
+    }
+)
 
 
 def server_context() -> ssl.SSLContext:
@@ -61,3 +71,89 @@ def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
         file.touch(mode=0o600)
         file.write_bytes(pem)
         context.load_cert_chain(file)
+
+
+@lru_cache(maxsize=16)
+def trust_failure(certificate: bytes, key: bytes, name: str, bundle: bytes) -> str:
+    """Why a caller that trusts `bundle` would reject the pair; empty when it would not.
+
+    It goes by the time of the machine, and is remembered: ask again with another pair or bundle.
+
+    Args:
+        certificate: PEM, chain included.
+        key: PEM.
+        name: DNS name or IP address that is called.
+        bundle: PEM.
+    """
+    if not bundle.strip():
+        return "no CA bundle"
+    server = server_context()
+    try:
+        load_pair(server, certificate, key)
+        client = client_context(bundle)
+        _handshake(server, client, name)
+    except ssl.SSLError as error:
+        return getattr(error, "verify_message", "") or error.reason or str(error)
+    except ValueError as error:  # not ASCII
+        return str(error)
+    return ""
+
+
+def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    callee = server.wrap_bio(to_server, to_client, server_side=True)
+    caller = client.wrap_bio(to_client, to_server, server_hostname=name)
+    for _ in range(4):
+        for side in (caller, callee):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            if side is caller:
+                return
+
+
+async def call_self(port: int, name: str, bundle: bytes) -> str:
+    """Ask the webhook on a loopback port to answer a review that concerns nobody.
+
+    Args:
+        port: where it listens on 127.0.0.1.
+        name: DNS name or IP address that its certificate must have.
+        bundle: PEM of the authorities to trust, and no other.
+
+    Returns:
+        What went wrong; empty when it answered as it should.
+    """
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            head, body = await _exchange(port, name, client_context(bundle))
+    except (OSError, EOFError, ValueError) as error:  # ssl.SSLError and TimeoutError are OSErrors
+        return str(error) or type(error).__name__
+    if not head.startswith(b"HTTP/1.1 200 "):
+        return head.partition(b"\r\n")[0].decode("latin-1")
+    return "" if PROBE_UID.encode() in body and b'"allowed":true' in body else "wrong answer"
+
+
+async def _exchange(port: int, name: str, context: ssl.SSLContext) -> tuple[bytes, bytes]:
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=context, server_hostname=name
+    )
+    try:
+        request = (
+            f"POST /mutate HTTP/1.1\r\nHost: {_host(name)}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(_REVIEW)}\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(request.encode("ascii") + _REVIEW)
+        await writer.drain()
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    return head, body
+
+
+def _host(name: str) -> str:
+    try:
+        version = ipaddress.ip_address(name).version
+    except ValueError:
+        return name
+    return f"[{name}]" if version == 6 else name

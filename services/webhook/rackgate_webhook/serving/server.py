@@ -1,4 +1,4 @@
-"""The server: `/mutate` and `/validate`. HTTP is known here, in connections and in bodies."""
+"""The server: `/mutate`, `/validate` and what else the service routes to it, over TLS."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import ssl
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 import structlog
 from aiohttp import web
@@ -25,17 +25,11 @@ from rackgate_webhook.admission.review import (
     answer_review_async,
 )
 from rackgate_webhook.admission.validate import validate
-from rackgate_webhook.certificates.tls import limit_tls_buffers
 from rackgate_webhook.serving.bodies import BodyReader, RequestRejectedError
 from rackgate_webhook.serving.connections import Connection, Connections
-from rackgate_webhook.serving.listener import Listener
 
-MAX_CONNECTIONS: Final = 512
+MAX_CONNECTIONS: Final = 256
 PRIVATE_CONNECTIONS: Final = 8
-SHUTDOWN_TIMEOUT_S: Final = 10.0
-ABORT_TIMEOUT_S: Final = 0.1  # aiohttp takes 0 for no limit at all
-# A caller that has just connected sends its request by then.
-IDLE_BEFORE_CLOSE_S: Final = 0.5
 SWEEP_S: Final = 0.5
 # Large reviews that wait for something to be read: decoded, each takes ten times its size.
 MAX_LARGE_ASYNC_REVIEWS: Final = 4
@@ -46,7 +40,7 @@ REVIEW_DURATION: Final = metrics.histogram(
 REJECTED_REQUESTS: Final = metrics.initialize_series(
     metrics.counter(
         "webhook_requests_refused_total",
-        "Requests without a review as answer, by why.",
+        "Requests that were not answered with a review, by reason.",
         ("reason",),
     ),
     "reason",
@@ -93,8 +87,7 @@ class WebhookServer:
         self._async_routes = dict(async_routes or {})
         self._bodies = BodyReader()
         self._async_bodies = BodyReader(MAX_LARGE_ASYNC_REVIEWS)
-        self._listeners: list[Listener] = []
-        self._callers: list[Connections] = []
+        self._connections: list[Connections] = []
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -103,16 +96,21 @@ class WebhookServer:
         Raises:
             OSError: the address is in use by another program.
         """
-        limit_tls_buffers()
-        callers = Connections(self._handle, self._max_connections)
-        public = await Listener.open(self._host, self.port, callers, self._context, shared=True)
-        self._listeners.append(public)
-        own = Connections(self._handle, PRIVATE_CONNECTIONS)
-        private = await Listener.open("127.0.0.1", 0, own, self._context, shared=False)
-        self._listeners.append(private)
-        self._callers = [callers, own]
+        public = await Connections.listen(
+            self._host,
+            self.port,
+            self._context,
+            self._handle,
+            limit=self._max_connections,
+            shared=True,
+        )
+        self._connections.append(public)
+        private = await Connections.listen(
+            "127.0.0.1", 0, self._context, self._handle, limit=PRIVATE_CONNECTIONS
+        )
+        self._connections.append(private)
         self.port, self.private_port = public.port, private.port
-        self._sweeping = start(self._sweep(), "sweep connections")
+        self._sweeping = start(self._sweep(public), "sweep connections")
 
     def drain(self) -> None:
         """From now on every answer closes its connection, so that callers move elsewhere."""
@@ -121,27 +119,23 @@ class WebhookServer:
     async def stop(self) -> None:
         """Stop listening, answer what is under way, then close. Repeating it is harmless."""
         self.drain()
-        listeners, self._listeners = self._listeners, []
-        for listener in listeners:
-            await listener.close()
-        callers, self._callers = self._callers, []
-        # Side by side: a Pod has 30 s to end, and the port's handshakes may have taken 4.
-        await asyncio.gather(*map(_close_gracefully, callers))
+        connections, self._connections = self._connections, []
+        # Side by side: a Pod has 30 s to end.
+        await asyncio.gather(*(found.close() for found in connections))
         sweeping, self._sweeping = self._sweeping, None
         if sweeping is not None:
             sweeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await sweeping
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, public: Connections) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            for connections in self._callers[:1]:
-                connections.close_slow()
+            public.close_slow()
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
         try:
-            response = await self._answer(request)
+            response = await self._answer(request, connection)
         except RequestRejectedError as rejected:
             REJECTED_REQUESTS.labels(reason=rejected.reason).inc()
             log.debug("request_rejected", reason=rejected.reason, message=rejected.message)
@@ -151,9 +145,7 @@ class WebhookServer:
             response.force_close()
         return response
 
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
-        connection = cast(Connection, request.protocol)  # Connections makes no others
-        connection.answering = True
+    async def _answer(self, request: web.BaseRequest, connection: Connection) -> web.Response:
         self._check_route(request)
         timeout = request.query.get("timeout") if request.query_string else None
         limit = start_deadline(connection.since, timeout)
@@ -188,23 +180,6 @@ class WebhookServer:
             raise RequestRejectedError(404, "path", f"no such path; there are {known}")
         if request.method != "POST":
             raise RequestRejectedError(405, "method", "expected POST")
-
-
-async def _close_gracefully(connections: Connections) -> None:
-    """Close each connection once its caller is silent; the rest after a while."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + SHUTDOWN_TIMEOUT_S
-    while loop.time() < end:
-        alive = [found for found in connections.open if found.transport is not None]
-        for found in alive:
-            if found.is_idle_for(IDLE_BEFORE_CLOSE_S):
-                found.force_close()
-        if not alive:
-            break
-        await asyncio.sleep(0.01)
-    for found in connections.open:
-        found.abort()
-    await connections.shutdown(ABORT_TIMEOUT_S)
 
 
 def _observe(answer: Answer, duration_s: float) -> None:

@@ -1,0 +1,240 @@
+"""When a Workload is reconciled: batches, retries and timers; and the pods still gated. Pure.
+
+The first event of a Workload opens a batch, and its window is the longest that it stays open. It
+closes at once when no further pod is awaited: every PodSet has as many
+gated pods as free capacity, and there is capacity for at least one. So most jobs do not wait at
+all: their last pod closes the batch. A Workload reconciled less than a window ago waits for the
+rest of the window. So it is reconciled at most once per window and once more, however often pods
+change or fail.
+
+Times are seconds of a monotonic clock and come in as arguments. `DelayQueue` takes O(log n) per
+entry; `missing_pods` counts the pods of one Workload, at most once per missing pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Final, Generic, TypeVar
+
+from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
+from rackgate_ungater.state_machine.gated_objects import GatedPodSet, PodUid
+from rackgate_ungater.state_machine.plan import PodSetAdmission
+from rackgate_ungater.state_machine.records import PodSetState, WorkloadState
+
+K = TypeVar("K")
+# Workloads whose last reconciliation is remembered, before those outside the window are forgotten.
+MAX_REMEMBERED: Final = 4096
+
+
+class DelayQueue(Generic[K]):
+    """Keys with the monotonic time, in seconds, at which they are due."""
+
+    def __init__(self) -> None:
+        self._due: dict[K, float] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, key: K, at: float) -> bool:
+        """Make `key` due at `at` unless it is due earlier; returns whether it changed."""
+        known = self._due.get(key)
+        if known is not None and known <= at:
+            return False
+        self._due[key] = at
+        self._count += 1  # breaks ties, so that keys are never compared
+        heappush(self._heap, (at, self._count, key))
+        return True
+
+    def next_at(self) -> float | None:
+        """When the next key is due; None when nothing is."""
+        while self._heap:
+            at, _, key = self._heap[0]
+            if self._due.get(key) == at:
+                return at
+            heappop(self._heap)  # replaced by an earlier entry, or taken already
+        return None
+
+    def pop_due(self, now: float) -> K | None:
+        """Take out the key that is due first; None when none is due yet."""
+        at = self.next_at()
+        if at is None or at > now:
+            return None
+        key = heappop(self._heap)[2]
+        del self._due[key]
+        return key
+
+
+class BatchTimer(Generic[K]):
+    """How long the next reconciliation of each Workload may wait.
+
+    Args:
+        window_s: the longest time.
+    """
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._reconciled_at: dict[K, float] = {}
+        # Pods that were missing when they were counted last: until so many more have come,
+        # counting anew would find some missing again.
+        self._missing_pods: dict[K, int] = {}
+
+    def wait_s(
+        self,
+        key: K,
+        workload_state: WorkloadState,
+        owners: ChildJobOwners,
+        now: float,
+        *,
+        one_pod: bool,
+    ) -> float:
+        """Seconds until a reconciliation is due, after an event that brings work.
+
+        Args:
+            key: the Workload.
+            workload_state: all about it.
+            owners: child Jobs.
+            now: monotonic seconds.
+            one_pod: the event was about one pod, so that it brings one pod at most.
+        """
+        open_at = self._reconciled_at.get(key, float("-inf")) + self._window_s
+        if now < open_at:
+            return open_at - now
+        left = self._missing_pods.get(key, 0) - 1
+        if one_pod and left > 0:
+            self._missing_pods[key] = left
+            return self._window_s
+        left = missing_pods(workload_state, owners)
+        if left == 0:
+            self._missing_pods.pop(key, None)
+            return 0.0
+        self._missing_pods[key] = left
+        return self._window_s
+
+    def reconcile_started(self, key: K, now: float) -> None:
+        """A reconciliation begins: the batch is closed."""
+        self._missing_pods.pop(key, None)
+        self._reconciled_at[key] = now
+        if len(self._reconciled_at) > MAX_REMEMBERED:
+            over = now - self._window_s
+            self._reconciled_at = {
+                known: at for known, at in self._reconciled_at.items() if at > over
+            }
+
+    def forget(self, key: K) -> None:
+        """A Workload is gone."""
+        self._reconciled_at.pop(key, None)
+        self._missing_pods.pop(key, None)
+
+
+def missing_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> int:
+    """A lower bound of the pods that must appear before all that may be ungated exist.
+
+    Returns:
+        0 when no pod is awaited and one can be ungated. Where nothing may be ungated
+        now, as many as there are pods: it takes time to count them.
+    """
+    workload = workload_state.workload
+    if workload is None or not workload.admitted:
+        return 1
+    admissions = dict(workload_state.admissions())
+    missing_count, ready, counted = 0, False, 0
+    for podset in workload.podsets:
+        if not workload.elastic and podset.assignment is None:
+            continue  # its pods are not gated
+        state, admission = workload_state.podsets.get(podset.name), admissions.get(podset.name)
+        if state is None:
+            missing_count += _unseen_pods(podset)
+        elif state.expected or state.rejected:
+            missing_count += 1  # nothing more of it is ungated before these are resolved
+        elif isinstance(admission, PodSetAdmission):
+            found = _missing_of_podset(state, admission, workload_state, owners)
+            missing_count += max(0, found)
+            ready = ready or (
+                found <= 0 and state.gated > 0 and _has_free_capacity(state, admission)
+            )
+            counted += len(state.pods)
+    if missing_count or ready:
+        return missing_count
+    return max(1, counted)
+
+
+def _unseen_pods(podset: GatedPodSet) -> int:
+    """Pods of a PodSet of which none is seen. One that counts no pods has none to wait for."""
+    return 1 if podset.count is None else max(0, podset.count - podset.reclaimable)
+
+
+def _missing_of_podset(
+    state: PodSetState,
+    admission: PodSetAdmission,
+    workload_state: WorkloadState,
+    owners: ChildJobOwners,
+) -> int:
+    """Pods of a PodSet that could be ungated and do not exist; 0 or less when none."""
+    raw = admission.max_ungated - len(state.pods)
+    if raw > 0 or workload_state.workload is None:
+        return raw  # not even with those that are somebody else's
+    found = admission.max_ungated
+    pods = owners.pods_of(
+        workload_state.workload, state.pods.values(), assignment=admission.assignment
+    )
+    for pod in pods:
+        found -= not (pod.gates & admission.gates and pod.terminating)
+    return found
+
+
+def _has_free_capacity(state: PodSetState, admission: PodSetAdmission) -> bool:
+    """Whether a pod may be ungated at all."""
+    return sum(not pod.gated for pod in state.pods.values()) < admission.max_ungated
+
+
+class Backlog:
+    """Since when each gated pod of an admitted Workload has been seen.
+
+    The time of a pod's creation says less: a pod may be older than its Workload's admission.
+
+    Attributes:
+        since: monotonic seconds at which the pod was first seen gated under an admission.
+    """
+
+    def __init__(self) -> None:
+        self.since: dict[PodUid, float] = {}
+
+    def update(self, workload_states: Iterable[WorkloadState], now: float) -> None:
+        """Add pods that are gated now, and remove those that are not.
+
+        Args:
+            workload_states: everything that is known, by Workload.
+            now: monotonic seconds.
+        """
+        self.since = {
+            uid: self.since.get(uid, now)
+            for workload_state in workload_states
+            if workload_state.may_ungate
+            for uid in self._gated_pods(workload_state)
+        }
+
+    def _gated_pods(self, workload_state: WorkloadState) -> Iterator[PodUid]:
+        if workload_state.workload is None or not workload_state.workload.elastic:
+            for podset in workload_state.podsets.values():
+                yield from _gated(podset)
+            return
+        # More pods than were admitted wait for slices, not for the ungater: they do not count.
+        for name, admission in workload_state.admissions():
+            if isinstance(admission, PodSetAdmission):
+                podset = workload_state.podsets[name]
+                free = max(
+                    0, admission.max_ungated - sum(not pod.gated for pod in podset.pods.values())
+                )
+                gated = sorted(_gated(podset), key=lambda uid: (uid not in self.since, uid))
+                yield from gated[:free]
+
+    def longest_s(self, now: float) -> float:
+        """Seconds since the pod that waits longest was first seen waiting; 0 without any."""
+        return now - min(self.since.values()) if self.since else 0.0
+
+
+def _gated(podset: PodSetState) -> Iterator[PodUid]:
+    return (uid for uid, pod in podset.pods.items() if pod.gated and not pod.terminating)

@@ -1,0 +1,307 @@
+"""Issues and rotates the serving certificate: Secret and webhook configurations, on every replica.
+
+There is no leader: each replica reads the Secret, decides the same next step (`rotation.py`) and
+writes it with the resourceVersion that it read. A replica whose write conflicts reads again and
+finds the step done. If the Secret or a webhook configuration cannot be written, the webhook keeps
+serving its current certificate and retries with backoff.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from rackgate.api.resources import SECRETS
+from rackgate.api.timestamps import parse_rfc3339, rfc3339_micro
+from rackgate.jobframework.templates import annotations_of, section
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ConflictError, KubeError
+from rackgate.runtime import clock
+from rackgate.runtime.namespaces import NamespaceSelector
+from rackgate_webhook.certificates.certificates import (
+    IssuedPair,
+    ServingPair,
+    issue,
+    own_authorities,
+    read_bundle,
+)
+from rackgate_webhook.certificates.manager import CertificateManager, SelfCheck
+from rackgate_webhook.certificates.rotation import (
+    CERTIFICATE,
+    KEY,
+    PUBLISHED_ANNOTATION,
+    RotationStep,
+    TlsPairs,
+    TlsSecret,
+    due_at,
+    names_to_issue,
+    next_step,
+    prune_expired,
+    read_secret,
+    secret_data,
+    switch_pair,
+    with_authorities,
+    with_issued_pair,
+    with_next_pair,
+)
+from rackgate_webhook.certificates.webhook_configurations import (
+    CHANGED_MEANWHILE,
+    bundles_of,
+    trusted_authorities,
+)
+from rackgate_webhook.settings import CertificateSettings
+
+MAX_STEPS: Final = 5
+# Certificates are backdated by more than this.
+MAX_SKEW: Final = timedelta(minutes=2)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredSecret:
+    """The Secret as read: None without one. The object is kept to write back what is not ours."""
+
+    object: dict[str, Any] | None
+    secret: TlsSecret
+
+
+class IssuedCertificateManager(CertificateManager):
+    """One replica's part in the rotation of certificates that the replicas issue themselves."""
+
+    def __init__(
+        self,
+        client: Client,
+        settings: CertificateSettings,
+        context: ssl.SSLContext,
+        selector: NamespaceSelector | None = None,
+    ) -> None:
+        super().__init__(client, settings, context, selector)
+        self._renew_at: datetime | None = None
+        # Authorities that all webhook configurations carry, and since when by the monotonic clock:
+        # wall clocks of replicas may differ.
+        self._trusted_since: dict[str, float] = {}
+        self._last_secret: TlsSecret | None = None
+        self._trusted_bundle = b""
+        self._clock_ahead = timedelta()
+
+    async def reconcile(self, check: SelfCheck) -> None:
+        """Bring Secret, served certificate and webhook configurations as far as they may go now.
+
+        Raises:
+            KubeError: the API server rejected a request, or did not answer.
+        """
+        secret = (await self._advance_secret()).secret
+        pairs, rules = secret.pairs, self._settings.rules
+        if pairs.serving is None:
+            # Others write it faster than this replica can: it must not spread what is broken.
+            self._renew_at = None
+            return
+        certificate, key = secret.data[CERTIFICATE], secret.data[KEY]
+        if certificate == self._served or not self._keeps_last_pair(pairs, pairs.serving):
+            self._serve(certificate, key, pairs.serving.not_after)
+            self._last_secret = secret
+        # While a pair waits to be used there is no quiet time.
+        quiet = pairs.upcoming is None and certificate == self._served
+        self._renew_at = due_at(pairs.serving, rules) if quiet else None
+        self.bundle = secret.bundle
+        missing = await self._inject_bundle(self.bundle)
+        failure = await check(self.bundle)
+        if failure:
+            self.problem = f"TLS call to itself: {failure}"
+        elif missing:
+            self.problem = f"CA bundle not yet in {', '.join(missing)}"
+        else:
+            self.problem = ""
+
+    def _next_due_at(self) -> datetime | None:
+        return self._renew_at
+
+    def _keeps_last_pair(self, pairs: TlsPairs, in_use: ServingPair) -> bool:
+        """Whether callers do not know the pair in use yet, and trust the one served here."""
+        own = None if self._last_secret is None else self._last_secret.pairs.serving
+        return (
+            own is not None
+            and own.valid_at(self._now())
+            and own.authority in pairs.authorities
+            and in_use.authority not in self._propagated_authorities
+        )
+
+    @property
+    def _propagated_authorities(self) -> frozenset[str]:
+        """Authorities that all configurations have carried for so long that callers know them."""
+        patient = clock.monotonic() - self._settings.settle
+        return frozenset(
+            digest for digest, since in self._trusted_since.items() if since <= patient
+        )
+
+    async def _advance_secret(self) -> _StoredSecret:
+        """The Secret once nothing is left to do to it."""
+        for _ in range(MAX_STEPS):
+            stored = await self._read()
+            step = self._next_step(stored.secret)
+            # What was found out holds as long as the clock is wrong: somebody may set it right.
+            known = (
+                await self._compare_clocks()
+                if step is not RotationStep.KEEP or self._clock_ahead
+                else True
+            )
+            if not known and self._is_not_yet_valid(stored.secret):
+                return stored
+            if step is RotationStep.SWITCH:
+                # The webhook configurations may have changed since they were read.
+                await self._inject_bundle(stored.secret.bundle)
+            if step is RotationStep.ISSUE:
+                found = await self._configurations.apply_bundle(lambda _: None)
+                carried = [one for there in found for one in bundles_of(there.configuration)]
+                self._trusted_bundle = own_authorities(carried)
+            desired = self._next_secret(stored.secret)
+            if desired is None:
+                return stored
+            try:
+                await self._write(stored, desired)
+            except ConflictError:
+                continue  # another replica was faster: read again
+            except KubeError as error:
+                serving = stored.secret.pairs.serving
+                if serving is None or not serving.valid_at(self._now()):
+                    raise
+                # There is time: what can be served is served, and trusted, until it may be written.
+                self._log_failure("write", str(error))
+                return stored
+            self._log_failure("write", "")
+        return await self._read()
+
+    def _is_not_yet_valid(self, secret: TlsSecret) -> bool:
+        """Whether its pair is not valid yet by this clock, which may be the wrong one."""
+        serving = secret.pairs.serving
+        return serving is not None and serving.not_before > self._now()
+
+    def _next_step(self, secret: TlsSecret) -> RotationStep:
+        rules = self._settings.rules
+        return next_step(
+            secret.pairs, rules, now=self._now(), propagated=self._propagated_authorities
+        )
+
+    def _next_secret(self, secret: TlsSecret) -> TlsSecret | None:
+        """What the Secret should hold next; None when it may stay."""
+        step, now = self._next_step(secret), self._now()
+        if step is RotationStep.KEEP:
+            return None
+        log.info("certificate_step", step=str(step))
+        if step is RotationStep.SWITCH:
+            return switch_pair(secret)
+        if step is RotationStep.PRUNE:
+            return prune_expired(secret, now)
+        if step is RotationStep.PUBLISH:
+            return with_next_pair(secret, self._issue(secret.pairs), now)
+        # Somebody deleted or damaged the Secret. The pair that this replica serves is trusted:
+        # it stays in use until the new one is trusted, too.
+        others = own_authorities((self._trusted_bundle, secret.bundle))
+        last = self._last_secret
+        serving = None if last is None else last.pairs.serving
+        if last is not None and serving is not None and serving.valid_at(now):
+            return with_next_pair(with_authorities(last, others), self._issue(last.pairs), now)
+        return with_issued_pair(secret, self._issue(secret.pairs), now, others)
+
+    def _issue(self, pairs: TlsPairs) -> IssuedPair:
+        names = names_to_issue(pairs, self._settings.rules)
+        return issue(names, validity=timedelta(seconds=self._settings.validity), now=self._now())
+
+    def _now(self) -> datetime:
+        """The API server's time, as far as it is known to differ from this machine's."""
+        return clock.now() - self._clock_ahead
+
+    async def _compare_clocks(self) -> bool:
+        """Ask for the API server's time: a wrong clock here must not expire what others use.
+
+        It is the creation time of a Secret that is not created.
+
+        Returns:
+            Whether it is known.
+        """
+        asked = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"generateName": f"{self._settings.secret_name}-"},
+        }
+        body = msgspec.json.encode(asked)
+        path = SECRETS.path(self._settings.namespace)
+        try:
+            answer = msgspec.json.decode(await self._client.create(path, body, {"dryRun": "All"}))
+            created = parse_rfc3339(answer["metadata"]["creationTimestamp"])
+        except (KubeError, KeyError, TypeError, ValueError) as error:
+            log.debug("clock_not_compared", error=str(error))
+            return False
+        ahead = clock.now() - created
+        before, self._clock_ahead = (
+            self._clock_ahead,
+            ahead if abs(ahead) > MAX_SKEW else timedelta(),
+        )
+        if abs(self._clock_ahead - before) > MAX_SKEW:
+            log.warning("clock_differs", ahead_s=round(self._clock_ahead.total_seconds(), 3))
+        return True
+
+    async def _read(self) -> _StoredSecret:
+        found = await self._read_object()
+        if found is None:
+            return _StoredSecret(None, TlsSecret())
+        return _StoredSecret(
+            found, read_secret(section(found, "data"), _published_at(annotations_of(found)))
+        )
+
+    async def _write(self, stored: _StoredSecret, secret: TlsSecret) -> None:
+        found = stored.object or {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": self._settings.secret_name,
+                "namespace": self._settings.namespace,
+            },
+            "type": "Opaque",
+        }
+        metadata = dict(found["metadata"])
+        annotations = dict(metadata.get("annotations") or {})
+        annotations.pop(PUBLISHED_ANNOTATION, None)
+        if secret.published_at is not None:
+            annotations[PUBLISHED_ANNOTATION] = rfc3339_micro(secret.published_at)
+        metadata["annotations"] = annotations
+        body = msgspec.json.encode({**found, "metadata": metadata, "data": secret_data(secret)})
+        if stored.object is None:
+            await self._client.create(SECRETS.path(self._settings.namespace), body)
+        else:
+            await self._client.replace(self._path, body)
+
+    async def _inject_bundle(self, bundle: bytes) -> list[str]:
+        """Write the bundle into every webhook configuration that differs.
+
+        Returns:
+            Names of webhook configurations that exist and do not carry the whole bundle yet.
+        """
+        whole = frozenset(read_bundle(bundle))
+        found = [
+            (named.name, trusted_authorities(named.configuration))
+            for named in await self._configurations.apply_bundle(lambda _: bundle)
+            # Through one without webhooks nobody calls.
+            if named.configuration is CHANGED_MEANWHILE or bundles_of(named.configuration)
+        ]
+        carried = whole.intersection(*(there for _, there in found))
+        now = clock.monotonic()
+        self._trusted_since = {digest: self._trusted_since.get(digest, now) for digest in carried}
+        return list(dict.fromkeys(name for name, there in found if not whole <= there))
+
+
+def _published_at(annotations: Mapping[str, object]) -> datetime | None:
+    text = annotations.get(PUBLISHED_ANNOTATION)
+    if not isinstance(text, str):
+        return None
+    try:
+        return parse_rfc3339(text)
+    except (ValueError, OverflowError):  # the latter at either end of all years
+        return None
