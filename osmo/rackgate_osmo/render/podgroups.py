@@ -20,9 +20,8 @@ from rackgate_osmo.model.model import (
     Workflow,
 )
 from rackgate_osmo.model.names import pod_group_names
-from rackgate_osmo.model.reading import rejections_of_pool
 from rackgate_osmo.model.rejections import RejectedError, Rejection, format_value, path_of
-from rackgate_osmo.model.rules import rejections_of_workflow
+from rackgate_osmo.model.rules import rejections_of_pool, rejections_of_workflow
 from rackgate_osmo.render import profiles
 from rackgate_osmo.render.node import Kind, Node
 from rackgate_osmo.render.tree import shared, subgroup_tree_of

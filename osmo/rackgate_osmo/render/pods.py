@@ -20,8 +20,7 @@ from rackgate_osmo.model.model import (
 )
 from rackgate_osmo.model.names import pod_group_names
 from rackgate_osmo.model.rejections import RejectedError, Rejection
-from rackgate_osmo.model.sizes import SIZES
-from rackgate_osmo.model.tolerations import tolerations_of
+from rackgate_osmo.model.requests import SIZES, tolerations_of
 
 Object = dict[str, Any]
 

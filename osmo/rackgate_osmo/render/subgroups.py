@@ -26,9 +26,14 @@ class SubGroup:
     tasks: tuple[str, ...] = ()
 
     @property
+    def level(self) -> int | None:
+        """The level that it names, the required one first."""
+        return self.required if self.required is not None else self.preferred
+
+    @property
     def constrained(self) -> bool:
         """Whether it names a level."""
-        return self.required is not None or self.preferred is not None
+        return self.level is not None
 
     def order(self) -> list[SubGroup]:
         """Its parts as KAI takes them: by the bytes of their names, groups before leaves."""
