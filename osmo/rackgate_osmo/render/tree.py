@@ -38,17 +38,10 @@ class _Shape(NamedTuple):
 def subgroup_tree_of(
     group: TaskGroup, workflow: Workflow, pool: Pool, profile: Profile = Profile.SEED
 ) -> Node:
-    """The named tree of a task group of an accepted workflow.
+    """The root of the named tree of a task group of an accepted workflow.
 
-    Args:
-        group: one of the workflow's task groups.
-        workflow: holds the resources.
-        pool: holds the levels.
-        profile: decides how subgroups are called, and whether leaves are of one size.
-
-    Returns:
-        The root. Levels that all tasks share are a chain of unnamed nodes below it, see `shared`;
-        without subgroups its end holds the tasks.
+    Levels that all tasks share are a chain of unnamed nodes below it, see `shared`; without
+    subgroups its end holds the tasks.
     """
     shapes = _shapes_of(group, workflow, pool, profile)
     root = Node(-1, "", Kind.ROOT)
@@ -93,11 +86,7 @@ def _levels_of(shapes: Iterable[_Shape]) -> list[int]:
 def _fill(node: Node, shapes: Sequence[_Shape], levels: Sequence[int], *, bound: bool) -> None:
     """Give a node its children, or its tasks where no level is left.
 
-    Args:
-        node: without its tasks.
-        shapes: its tasks.
-        levels: those below it.
-        bound: whether it or a node above requires a domain.
+    `bound`: it or a node above requires a domain.
     """
     node.size = sum([len(shape.tasks) for shape in shapes])
     node.gpus_milli = sum([shape.gpus_milli for shape in shapes])

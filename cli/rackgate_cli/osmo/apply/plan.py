@@ -87,14 +87,10 @@ def plan_topology(wanted: Object, stored: Object | None) -> Action:
 def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -> Action:
     """Create it, or change it while it has no pods that could still run.
 
+    `live` names the group's pods that have not ended; it counts only where the group differs.
     A pod's label names its subgroup for good. In a group of other subgroups KAI leaves such a pod
     out without a word (KAI: unknown-subgroup-label), and a running group of which too few pods
     count is stale to it: it evicts such groups.
-
-    Args:
-        wanted: as built.
-        stored: as read.
-        live: names of the group's pods that have not ended; only asked for when it differs.
     """
     if stored is None:
         return Create()
@@ -157,9 +153,7 @@ def with_hash_annotation(pod: Object) -> Object:
 def plan_pod(wanted: Object, stored: Object | None) -> Action:
     """Create it, or leave it: a pod cannot be changed.
 
-    Args:
-        wanted: as built, `marked`.
-        stored: as read; one that is not marked, as others make it, is judged by its fields.
+    A stored pod without the annotation `APPLIED`, as others make it, is judged by its fields.
     """
     if stored is None:
         return Create()
@@ -193,13 +187,8 @@ def plan_pod_deletion(
     """What goes of a task group that cannot be changed as it is; None where nothing has to.
 
     A gang starts together, so all its pods go, also those that would stay the same. Ended pods
-    stay, unless their names are needed. Only what `apply` made is deleted.
-
-    Args:
-        wanted: the PodGroup as built.
-        stored: as read.
-        mine: its pods as built, `marked`.
-        there: pods of the namespace, as read.
+    stay, unless their names are needed. Only what `apply` made is deleted. `mine` are its pods as
+    built, `there` all pods of the namespace.
     """
     group, names = wanted["metadata"]["name"], {pod["metadata"]["name"] for pod in mine}
     by_name = {pod["metadata"]["name"]: pod for pod in there}
