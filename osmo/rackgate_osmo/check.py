@@ -198,7 +198,8 @@ def _hidden_level(
         "one-domain",
         case.path,
         f"{_called(subgroup)} {asks} one {label}; when all nodes that KAI can choose from lie in "
-        f"one {finer}, {when}, KAI does not see the {label} and leaves the group pending although there is room",
+        f"one {finer}, {when}, KAI does not see the {label} and leaves the group pending although "
+        "there is room",
         "use the robust profile"
         if case.profile is Profile.SEED
         else f"add nodes in a second {finer}",
@@ -237,9 +238,9 @@ def _mixed_sizes(case: _Case) -> Iterator[KaiWarning]:
             yield KaiWarning(
                 "mixed-sizes",
                 case.path,
-                f"the tasks of {_called(subgroup)} are of several sizes, and KAI counts each as large "
-                "as the largest, resource by resource, because all or none of them use GPUs: it leaves "
-                "them pending where they would fit, also for a mere preference",
+                f"the tasks of {_called(subgroup)} are of several sizes, and KAI counts each as "
+                "large as the largest, resource by resource, because all or none of them use GPUs: "
+                "it leaves them pending where they would fit, also for a mere preference",
                 "give them one size, or put tasks of another size into a task group of their own"
                 + ("; where nothing is required, use the robust profile" if fixable else ""),
             )

@@ -120,9 +120,9 @@ def explain(request: ExplainRequest, nodes: Nodes) -> explanation.WorkflowExplan
             groups, kai[request.profile], kai[Profile.ROBUST], strict=True
         )
     )
-    answer = _overall([group.answer for group in answers])
+    overall = _overall([group.answer for group in answers])
     pending = [requests for requests, group, _ in groups if not group.running]
-    together = answer == "scheduled" or fit_together(view.room, pending, request.steps)
+    together = overall == "scheduled" or fit_together(view.room, pending, request.steps)
     if together and any(group.running and group.answer != "scheduled" for group in answers):
         together = None  # beside the pods that a group of them still lacks
     found = explanation.WorkflowExplanation(
@@ -131,7 +131,7 @@ def explain(request: ExplainRequest, nodes: Nodes) -> explanation.WorkflowExplan
         profile=request.profile.value,
         kai_version=request.kai.value,
         nodes=len(view.room.nodes),
-        answer=answer,
+        answer=overall,
         together=together,
         kai_result=_overall_kai([group.kai.result for group in answers]),
         summary="",
@@ -204,7 +204,8 @@ def _pending(
 ) -> tuple[explanation.Group, GroupPlacement | None]:
     """A task group of which no pod runs; where it fits, its pods are charged to what is left."""
     pods = len(requests.group.tasks)
-    placement, lacking = None, ()
+    placement: GroupPlacement | None = None
+    lacking: tuple[explanation.Shortage, ...] = ()
     answer: explanation.Answer = "pending"
     try:
         placement = find_placement(left, requests, request.steps)

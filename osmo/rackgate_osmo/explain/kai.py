@@ -89,11 +89,14 @@ def kai_view_of(pool: Pool, usable: Sequence[NodeInfo], nodes: Nodes) -> KaiView
         found.charge_pods(pods)
         return found
 
+    terminating = sum(pod.terminating and pod.node in names for pod in nodes.pods)
+    now, carrying = room(usable, nodes.pods), labelled(usable)
+    later = room(usable, staying) if terminating else now
     all_labelled = room(labelled(everything), staying)
     return KaiView(
-        room=room(usable, nodes.pods),
-        after_terminations=room(usable, staying),
-        labelled=room(labelled(usable), staying),
+        room=now,
+        after_terminations=later,
+        labelled=later if len(carrying) == len(usable) else room(carrying, staying),
         all_labelled=all_labelled,
         counted=[
             tuple(node.labels[label] for label in labels)
@@ -104,7 +107,7 @@ def kai_view_of(pool: Pool, usable: Sequence[NodeInfo], nodes: Nodes) -> KaiView
             pool.node_selector.items() <= node.labels.items() for node in nodes.others
         ),
         ambiguous_domains=_ambiguous_domains(all_labelled),
-        terminating=sum(pod.terminating and pod.node in names for pod in nodes.pods),
+        terminating=terminating,
     )
 
 
@@ -413,16 +416,18 @@ class Certainty:
             return self._fits(subgroup, level, domain, before, bound=bound)
         target = subgroup.required + 1
         inside = self.room.within(level, domain, target)
-        free = [d for d in inside if self._fits(subgroup, target, d, (), bound=True)]
         big, pods = self._largest_of(subgroup), len(subgroup.tasks)
         pieces, slots = self._max_blocked(before, big, target)
-        if len(free) > pieces:
-            return True
         if subgroup.children:
-            return any(self._fits(subgroup, target, d, before, bound=True) for d in free)
-        # Who blocks all of them takes so many slots of each that one too few is left.
+            free = [d for d in inside if self._fits(subgroup, target, d, (), bound=True)]
+            return len(free) > pieces or any(
+                self._fits(subgroup, target, d, before, bound=True) for d in free
+            )
+        self._budget.spend(len(inside))
         available = self._slots_of(big, target, bound=True)
-        return sum(available[d] - pods + 1 for d in free) > slots
+        # To block a domain takes a piece of its own, and so many slots that one too few is left.
+        prices = [available[d] - pods + 1 for d in inside if available[d] >= pods]
+        return len(prices) > pieces or sum(prices) > slots
 
     def _fits(
         self,

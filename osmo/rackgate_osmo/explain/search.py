@@ -468,7 +468,8 @@ class Packing:
 
     def _fits(self, at: int, node: int) -> int:
         pairs = zip(self.free[node], self.requests[at], strict=True)
-        return max(0, min(have // need for have, need in pairs if need))
+        counts: list[int] = [have // need for have, need in pairs if need]
+        return max(0, min(counts))
 
     def _charge(self, at: int, node: int, pods: int) -> None:
         for index, need in enumerate(self.requests[at]):

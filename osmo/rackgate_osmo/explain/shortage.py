@@ -127,8 +127,8 @@ class _Finder:
             if self.room.labelled(child.level, domain)
         ]
         # Domains that may take most of the group first.
-        slots = zip(tables.slots[child.level], child.total(), strict=True)
-        slots = [(counts, n) for counts, n in slots if n]
+        by_shape = zip(tables.slots[child.level], child.total(), strict=True)
+        slots = [(counts, n) for counts, n in by_shape if n]
         inside.sort(
             key=lambda domain: (
                 -sum(min(counts[domain], pods) for counts, pods in slots),
