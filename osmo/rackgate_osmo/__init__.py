@@ -19,7 +19,7 @@ from rackgate_osmo.model.model import (
 )
 from rackgate_osmo.model.reading import read_pool, read_workflow
 from rackgate_osmo.model.rejections import RejectedError, Rejection
-from rackgate_osmo.model.tolerations import tolerates, tolerations_of
+from rackgate_osmo.model.requests import tolerates, tolerations_of
 from rackgate_osmo.render.node import Kind, Node
 from rackgate_osmo.render.podgroups import build_podgroups, topology_of
 from rackgate_osmo.render.tree import shared, subgroup_tree_of

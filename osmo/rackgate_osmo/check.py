@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rackgate_osmo.model.model import KaiVersion, Pool, Profile, Workflow
-from rackgate_osmo.model.sizes import Requests, is_overcounted, requests_of
+from rackgate_osmo.model.requests import Requests, is_overcounted, requests_of
 from rackgate_osmo.render.podgroups import build_podgroups
 from rackgate_osmo.render.subgroups import SubGroup, hides_level, levels_of, subgroup_of_built
 
@@ -24,17 +24,9 @@ MANY_TASKS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class KaiWarning:
-    """A trap.
+    """A trap: what KAI does, what helps, and the field that it begins with."""
 
-    Attributes:
-        why: class of trap: `unlabelled-nodes`, `one-domain`, `sibling-order`, `mixed-sizes`,
-            `dots` or `long-cycle`.
-        path: field that it begins with.
-        message: what KAI does.
-        help: what helps.
-    """
-
-    why: str
+    why: str  # class of the trap, such as `one-domain`
     path: str
     message: str
     help: str
@@ -71,21 +63,21 @@ def check(
     """What KAI would do wrong with a workflow: each cause once, with the first place it is at.
 
     Args:
-        pool: as `read_pool` returns it.
-        workflow: as `read_workflow` returns it.
+        pool: accepted by `read_pool`.
+        workflow: accepted by `read_workflow`.
         profile: of the objects.
         kai: that takes them.
         nodes: labels of every node of the pool; None: not known.
-
-    Raises:
-        RejectedError: as `build_podgroups`.
     """
     # Without `nodes`: what is applied lists every key of the pool, in any profile.
     built = build_podgroups(pool, workflow, profile=profile, kai=kai)
     if built.topology is None:
         return ()
     levels = levels_of(built)
-    whole = None if nodes is None else _carrying(nodes, levels)
+    whole = None
+    if nodes is not None:
+        carrying = [node for node in nodes if all(level in node for level in levels)]
+        whole = [tuple(node[level] for level in levels) for node in carrying]
     cases = []
     for index, group in enumerate(workflow.groups):
         top = subgroup_of_built(built, index, group.name)
@@ -116,15 +108,6 @@ def _once(
         yield replace(found[0], message=found[0].message + also)
     else:
         yield from found
-
-
-def _carrying(nodes: Sequence[Labels], levels: Sequence[str]) -> list[tuple[str, ...]]:
-    """Label values of the nodes that carry all labels."""
-    return [
-        tuple(node[level] for level in levels)
-        for node in nodes
-        if all(level in node for level in levels)
-    ]
 
 
 def _unlabelled(levels: Sequence[str], nodes: Sequence[Labels]) -> Iterator[KaiWarning]:
@@ -169,11 +152,11 @@ def _one_domain(case: _Case) -> Iterator[KaiWarning]:
     finest = len(case.levels) - 1
 
     def visit(subgroup: SubGroup, depths: Sequence[int], nested: bool) -> Iterator[KaiWarning]:
-        level = subgroup.required if subgroup.required is not None else subgroup.preferred
+        level = subgroup.level
         if level is not None and hides_level(subgroup, finest, case.kai, nested=nested):
             finer_domain = _single(case.nodes, depths, level)
             if finer_domain is not None:
-                yield _kai_result(case, subgroup, level, finer_domain)
+                yield _hidden_level(case, subgroup, level, finer_domain)
         inner = depths
         if subgroup.required is not None:
             inner = range(subgroup.required + 1, (subgroup.preferred or subgroup.required) + 2)
@@ -201,11 +184,10 @@ def _single(
     return None
 
 
-def _kai_result(
+def _hidden_level(
     case: _Case, subgroup: SubGroup, level: int, finer_domain: tuple[str, ...]
 ) -> KaiWarning:
     label, finer = case.levels[level], case.levels[level + 1]
-    who = f'subgroup "{subgroup.name}"' if subgroup.name else "the whole group"
     asks = "requires" if subgroup.required is not None else "prefers"
     when = (
         f"as is the case with {'/'.join(finer_domain)}"
@@ -215,8 +197,9 @@ def _kai_result(
     return KaiWarning(
         "one-domain",
         case.path,
-        f"{who} {asks} one {label}; when all nodes that KAI can choose from lie in one {finer}, "
-        f"{when}, KAI does not see the {label} and leaves the group pending although there is room",
+        f"{_called(subgroup)} {asks} one {label}; when all nodes that KAI can choose from lie in "
+        f"one {finer}, {when}, KAI does not see the {label} and leaves the group pending although "
+        "there is room",
         "use the robust profile"
         if case.profile is Profile.SEED
         else f"add nodes in a second {finer}",
@@ -249,27 +232,19 @@ def _requires(subgroup: SubGroup) -> bool:
 
 
 def _mixed_sizes(case: _Case) -> Iterator[KaiWarning]:
+    fixable = case.profile is Profile.SEED and not _requires(case.top)
     for subgroup in case.top.walk():
         if subgroup.constrained and is_overcounted([case.sizes[task] for task in subgroup.tasks]):
-            who = f'subgroup "{subgroup.name}"' if subgroup.name else "the whole group"
             yield KaiWarning(
                 "mixed-sizes",
                 case.path,
-                f"the tasks of {who} are of several sizes, and KAI counts each as large as the "
-                "largest, resource by resource, because all or none of them use GPUs: it leaves "
-                "them pending where they would fit, also for a mere preference",
+                f"the tasks of {_called(subgroup)} are of several sizes, and KAI counts each as "
+                "large as the largest, resource by resource, because all or none of them use GPUs: "
+                "it leaves them pending where they would fit, also for a mere preference",
                 "give them one size, or put tasks of another size into a task group of their own"
-                + (
-                    "; where nothing is required, use the robust profile"
-                    if _is_fixable(case)
-                    else ""
-                ),
+                + ("; where nothing is required, use the robust profile" if fixable else ""),
             )
             return  # parts inside are of the same tasks
-
-
-def _is_fixable(case: _Case) -> bool:
-    return case.profile is Profile.SEED and not _requires(case.top)
 
 
 def _long_cycle(case: _Case) -> Iterator[KaiWarning]:
@@ -286,3 +261,7 @@ def _long_cycle(case: _Case) -> Iterator[KaiWarning]:
 
 def _times(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
+
+
+def _called(subgroup: SubGroup) -> str:
+    return f'subgroup "{subgroup.name}"' if subgroup.name else "the whole group"

@@ -306,6 +306,6 @@ def test_robust_names_siblings_in_the_order_of_placing(drawn: tuple[Document, Do
 
 def strength(node: Node) -> tuple[bool, bool, bool]:
     """Required first, then what has a required one below, fillers last of the rest."""
-    below = any(one.kind is Kind.REQUIRED for one in node.subgroups())
+    below = any(one.kind is Kind.REQUIRED for one in node.below())
     required = node.kind is Kind.REQUIRED
     return not required, not (required or below), node.kind is Kind.FILLER and not below

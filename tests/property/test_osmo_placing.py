@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_osmo import Pool, RejectedError, Workflow, read_pool, read_workflow
-from rackgate_osmo.explain.packing import Lot, Packing
-from rackgate_osmo.explain.placement import find_placement, solve
-from rackgate_osmo.explain.requests import TaskGroupRequests, task_group_requests_of
+from rackgate_osmo.explain.placement import (
+    TaskGroupRequests,
+    find_placement,
+    task_group_requests_of,
+)
 from rackgate_osmo.explain.room import Room, Shape
-from rackgate_osmo.explain.search import Budget, FitTables, Item
+from rackgate_osmo.explain.search import Budget, FitTables, Item, Lot, Packing, solve
 
 KEYS = ("zone", "rack")
 POOL = read_pool({"name": "p", "topology_keys": [{"key": key, "label": key} for key in KEYS]})

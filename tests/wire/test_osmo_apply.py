@@ -30,7 +30,7 @@ from rackgate_cli.osmo.apply.preconditions import (
     nodes_outside_pool_warning,
     of_pool,
 )
-from rackgate_cli.osmo.pools import find_pool
+from rackgate_cli.osmo.inputs import find_pool
 from tests.support.apiserver import FakeApiServer, Request
 from tests.support.apiserver_faults import Fault
 from tests.wire.osmo_world import (

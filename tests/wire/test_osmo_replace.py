@@ -11,7 +11,7 @@ import pytest
 from rackgate.api.resources import PODS
 from rackgate.kube.client import Client
 from rackgate_cli.errors import CommandError
-from rackgate_cli.osmo.apply import pod_replacer as osmo_replacing
+from rackgate_cli.osmo.apply import applier as osmo_applying
 from rackgate_cli.osmo.apply.applier import Outcome
 from tests.support.apiserver import FakeApiServer
 from tests.support.apiserver_faults import Fault, Request
@@ -207,7 +207,7 @@ async def test_after_all_deletions_a_call_without_the_flag_completes_too(
 async def test_pods_that_do_not_end_are_named(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(osmo_replacing, "GONE_LIMIT_S", -1000.0)
+    monkeypatch.setattr(osmo_applying, "GONE_LIMIT_S", -1000.0)
     await Wanted().apply(client)
     wanted = Wanted(image="trainer:2")
     held = Fault.body(b"{}", method="DELETE", times=9)  # a finalizer holds them

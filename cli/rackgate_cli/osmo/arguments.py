@@ -5,14 +5,56 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from rackgate_cli.errors import CommandError
+from rackgate_cli.errors import CommandError, UsageError
+from rackgate_cli.input_files import STDIN
+
+if TYPE_CHECKING:
+    # What add_verbs gets; argparse has no public name for it.
+    from argparse import _SubParsersAction
 
 # Values of the library's `KaiVersion` and `Profile`, which take longer to import.
 KAI_VERSIONS: Final = ("0.10", "0.12", "0.13")
 PROFILES: Final = ("seed", "robust")
+
+
+def new_verb(
+    subparsers: _SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    summary: str,
+    description: str,
+    epilog: str,
+) -> argparse.ArgumentParser:
+    """Add a verb. Its rejections are printed for programs, too, when `--json` is given."""
+
+    def run_verb(arguments: argparse.Namespace) -> int:
+        from rackgate.kube.errors import KubeError
+        from rackgate_cli.osmo.inputs import RejectedInputError
+        from rackgate_cli.tables import clean
+
+        try:
+            return run(arguments)
+        except RejectedInputError as error:
+            if getattr(arguments, "json", getattr(arguments, "output", "") == "json"):
+                sys.stdout.write(json.dumps(error.document(), indent=2, default=str) + "\n")
+            raise
+        except KubeError as error:
+            raise CommandError(f"the cluster cannot be read: {clean(str(error))}") from error
+
+    parser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=textwrap.fill(description, 80),
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run_verb)
+    return parser
 
 
 def add_workflow(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +93,38 @@ def add_kai(parser: argparse.ArgumentParser) -> None:
         default=PROFILES[0],
         help="seed: the plain tree; robust: round what KAI does wrong (default %(default)s)",
     )
+
+
+def add_nodes(parser: argparse.ArgumentParser, default: str = "those of the cluster") -> None:
+    """Add the arguments that name a list of nodes and choose among them."""
+    parser.add_argument(
+        "--nodes",
+        metavar="FILE",
+        help="the pool's nodes, as kubectl prints them or as a list of {count, cpu, labels}; "
+        f"- for standard input (default: {default})",
+    )
+    parser.add_argument(
+        "-l",
+        "--selector",
+        metavar="LABEL=VALUE,...",
+        type=_selector,
+        default={},
+        help="only nodes with these labels belong to the pool (default: those that its "
+        "node_selector chooses)",
+    )
+
+
+def _selector(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(label and equals for label, equals, _ in pairs):
+        raise argparse.ArgumentTypeError(f'"{text[:60]}" is not LABEL=VALUE, several with commas')
+    return {label: value for label, _, value in pairs}
+
+
+def check_streams(arguments: argparse.Namespace) -> None:
+    """Refuse more than one thing from standard input."""
+    if [arguments.file, arguments.pool, arguments.nodes].count(STDIN) > 1:
+        raise UsageError("only one of workflow, pool and nodes can come from standard input")
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -103,28 +177,3 @@ def add_tolerations(parser: argparse.ArgumentParser) -> None:
         help="pods that ask for GPUs tolerate taints of the key nvidia.com/gpu "
         "(default: as the pool says, which is yes unless it sets gpu_toleration)",
     )
-
-
-def with_json_errors(
-    run: Callable[[argparse.Namespace], int],
-) -> Callable[[argparse.Namespace], int]:
-    """A verb that tells its refusals to programs, too, when `--json` is given.
-
-    What the API server refuses becomes a `CommandError`.
-    """
-
-    def run_verb(arguments: argparse.Namespace) -> int:
-        from rackgate.kube.errors import KubeError
-        from rackgate_cli.osmo.rejections import RejectedInputError
-        from rackgate_cli.tables import clean
-
-        try:
-            return run(arguments)
-        except RejectedInputError as error:
-            if getattr(arguments, "json", getattr(arguments, "output", "") == "json"):
-                sys.stdout.write(json.dumps(error.document(), indent=2, default=str) + "\n")
-            raise
-        except KubeError as error:
-            raise CommandError(f"the cluster cannot be read: {clean(str(error))}") from error
-
-    return run_verb

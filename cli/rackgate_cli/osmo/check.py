@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from rackgate_cli.osmo.arguments import add_cluster, add_kai, add_workflow, with_json_errors
-from rackgate_cli.osmo.explain import add_nodes, check_streams, nodes_of
+from rackgate_cli.osmo.arguments import (
+    add_cluster,
+    add_kai,
+    add_nodes,
+    add_workflow,
+    check_streams,
+    new_verb,
+)
 
 if TYPE_CHECKING:
     # What add_verbs gets; argparse has no public name for it.
@@ -39,12 +44,13 @@ exit codes:
 
 def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verb `check`."""
-    parser = subparsers.add_parser(
+    parser = new_verb(
+        subparsers,
         "check",
-        help="what KAI would do wrong with a workflow, without placing it",
-        description=textwrap.fill(_DESCRIPTION, 80),
+        run,
+        summary="what KAI would do wrong with a workflow, without placing it",
+        description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_workflow(parser)
     add_nodes(parser, "not known")
@@ -54,17 +60,12 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--json", action="store_true", help="for programs")
     add_cluster(parser)
-    parser.set_defaults(run=with_json_errors(run))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check; return the exit code.
-
-    Raises:
-        CommandError: the pool is not in the cluster.
-        UsageError: something on the command line, or in a file, is refused.
-    """
+    """Check; return the exit code."""
     from rackgate_cli.osmo.inputs import read_inputs
+    from rackgate_cli.osmo.nodes import nodes_of
     from rackgate_cli.tables import show
     from rackgate_osmo import KaiVersion, Profile
     from rackgate_osmo.check import check

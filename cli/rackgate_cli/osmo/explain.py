@@ -5,29 +5,40 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from rackgate_cli.osmo.arguments import (
     add_cluster,
     add_kai,
     add_names,
+    add_nodes,
     add_tolerations,
     add_workflow,
-    with_json_errors,
+    check_streams,
+    new_verb,
 )
+from rackgate_cli.tables import Block, Grid, Heading, Line, show
 
 if TYPE_CHECKING:
     # What add_verbs gets; argparse has no public name for it.
     from argparse import _SubParsersAction
 
     from rackgate_cli.osmo.inputs import Inputs
-    from rackgate_osmo import Pool
-    from rackgate_osmo.explain.room import Nodes
+    from rackgate_osmo.explain.explanation import (
+        DomainRoom,
+        Group,
+        KeyRoom,
+        LeftOut,
+        Shortage,
+        Subgroup,
+        WorkflowExplanation,
+    )
 
-DEFAULT_STEPS: Final = 100_000  # `osmo_placing.STEPS`, which takes longer to import
+DEFAULT_STEPS: Final = 100_000  # `placement.STEPS`, which takes longer to import
 MAX_STEPS: Final = 100_000_000
+ROWS: Final = 100  # subgroups of one task group
+PLACES: Final = 8  # domains of one subgroup
 
 _DESCRIPTION: Final = (
     "Says of each task group of a workflow whether it can be placed on the nodes of a file or of a "
@@ -48,34 +59,29 @@ exit codes:
   0  explained
   1  the cluster cannot be read
   2  the command line, the pool, the workflow or the list of nodes is refused"""
-
-
-class _Schema(argparse.Action):
-    """Prints the JSON schema and ends, whatever else is missing."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        """Print it."""
-        del namespace, values, option_string
-        from rackgate_osmo.explain.explanation import schema
-
-        sys.stdout.write(json.dumps(schema(), indent=2) + "\n")
-        parser.exit()
+_ANSWERS: Final = {
+    "scheduled": "can be placed",
+    "partly": "can be placed in part",
+    "pending": "cannot be placed",
+    "undecided": "not decided",
+}
+_KAI: Final = {
+    "scheduled": "scheduled",
+    "partly": "some task groups stay pending",
+    "pending": "stays pending",
+    "unknown": "cannot be known",
+}
 
 
 def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verb `explain`."""
-    parser = subparsers.add_parser(
+    parser = new_verb(
+        subparsers,
         "explain",
-        help="whether and where a workflow can go, and what KAI will do",
-        description=textwrap.fill(_DESCRIPTION, 80),
+        run,
+        summary="whether and where a workflow can go, and what KAI will do",
+        description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_workflow(parser)
     add_nodes(parser)
@@ -105,33 +111,17 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="tries of a domain before a search is cut off (default %(default)s)",
     )
     add_cluster(parser)
-    parser.set_defaults(run=with_json_errors(run))
 
 
-def add_nodes(parser: argparse.ArgumentParser, default: str = "those of the cluster") -> None:
-    """Add the argument that names a list of nodes."""
-    parser.add_argument(
-        "--nodes",
-        metavar="FILE",
-        help="the pool's nodes, as kubectl prints them or as a list of {count, cpu, labels}; "
-        f"- for standard input (default: {default})",
-    )
-    parser.add_argument(
-        "-l",
-        "--selector",
-        metavar="LABEL=VALUE,...",
-        type=_selector,
-        default={},
-        help="only nodes with these labels belong to the pool (default: those that its "
-        "node_selector chooses)",
-    )
+class _Schema(argparse.Action):
+    """Prints the JSON schema and ends, whatever else is missing."""
 
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        """Print it."""
+        from rackgate_osmo.explain.explanation import schema
 
-def _selector(text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in text.split(",")]
-    if not all(label and equals for label, equals, _ in pairs):
-        raise argparse.ArgumentTypeError(f'"{text[:60]}" is not LABEL=VALUE, several with commas')
-    return {label: value for label, _, value in pairs}
+        sys.stdout.write(json.dumps(schema(), indent=2) + "\n")
+        parser.exit()
 
 
 def _number(text: str, most: int) -> int:
@@ -145,19 +135,12 @@ def _number(text: str, most: int) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Explain; return 0.
-
-    Raises:
-        CommandError: the cluster cannot be read.
-        UsageError: something on the command line, or in a file, is refused.
-    """
+    """Explain; return 0."""
     # NumPy and the engine take longer to import than most verbs take to run.
     import msgspec
 
-    from rackgate_cli.osmo.explain_view import blocks
-    from rackgate_cli.osmo.inputs import read_inputs
-    from rackgate_cli.osmo.objects import names_of
-    from rackgate_cli.tables import show
+    from rackgate_cli.osmo.inputs import names_of, read_inputs
+    from rackgate_cli.osmo.nodes import nodes_of
     from rackgate_osmo import KaiVersion, Profile
     from rackgate_osmo.explain.answer import ExplainRequest, explain
 
@@ -179,27 +162,13 @@ def run(arguments: argparse.Namespace) -> int:
         # Escaped, so that no name from a cluster can steer a terminal.
         sys.stdout.write(json.dumps(msgspec.to_builtins(found), indent=2) + "\n")
     else:
-        show(blocks(found))
+        show(_blocks(found))
     return 0
-
-
-def check_streams(arguments: argparse.Namespace) -> None:
-    """Refuse more than one thing from standard input.
-
-    Raises:
-        UsageError: workflow, pool and nodes are not one of them at most.
-    """
-    from rackgate_cli.errors import UsageError
-    from rackgate_cli.input_files import STDIN
-
-    if [arguments.file, arguments.pool, arguments.nodes].count(STDIN) > 1:
-        raise UsageError("only one of workflow, pool and nodes can come from standard input")
 
 
 def _namespace(arguments: argparse.Namespace, inputs: Inputs) -> str | None:
     """Where the workflow's pods are; None where nothing tells."""
-    from rackgate_cli.osmo.objects import namespace_of
-    from rackgate_cli.osmo.pools import target_of
+    from rackgate_cli.osmo.inputs import namespace_of, target_of
 
     found = namespace_of(arguments.namespace, inputs.namespace)
     if found is None and arguments.nodes is None:
@@ -207,29 +176,94 @@ def _namespace(arguments: argparse.Namespace, inputs: Inputs) -> str | None:
     return found
 
 
-def nodes_of(arguments: argparse.Namespace, pool: Pool | None = None) -> Nodes:
-    """The pool's nodes: of the file that is named, else of the cluster.
+# -- for a person ----------------------------------------------------------------------------
 
-    Args:
-        arguments: name the file or the cluster, and may choose nodes by their labels.
-        pool: chooses nodes, too; None where nothing but the file does.
 
-    Raises:
-        CommandError: the cluster cannot be read.
-        KubeError: likewise.
-        UsageError: the file is refused, or no cluster is chosen.
-    """
-    import asyncio
-    from dataclasses import replace
+def _blocks(found: WorkflowExplanation) -> Iterator[Block]:
+    """Everything worth reading, the answer first."""
+    title = f"workflow {found.workflow} in pool {found.pool}"
+    yield Line(f"{title}: {_ANSWERS[found.answer]}", "bold")
+    well = found.answer == found.kai_result == "scheduled"
+    yield Line(found.summary, "green" if well else "yellow")
+    yield from (Line(f"warning: {text}", "red") for text in found.warnings)
+    if found.left_out:
+        reasons = ", ".join(f"{one.why}: {one.nodes}" for one in found.left_out)
+        yield Line(f"nodes left out: {sum(one.nodes for one in found.left_out)} ({reasons})")
+    # Groups that stay pending first.
+    for group in sorted(found.groups, key=lambda one: one.answer == one.kai.result == "scheduled"):
+        yield from _group(group, found)
+    yield Heading("TOPOLOGY")
+    headings = ("KEY", "LABEL", "DOMAINS", "NODES WITHOUT", "MOST ROOM (PODS)")
+    yield Grid(headings, [_key(key) for key in found.keys])
+    yield Line(f"nodes that pods may use: {found.nodes}")
+    if found.left_out:
+        yield Heading("NODES LEFT OUT")
+        yield Grid(("NODES", "WHY", "FOR EXAMPLE"), [_left(one) for one in found.left_out])
 
-    from rackgate_cli.osmo.nodes import nodes_of_cluster, nodes_of_file
-    from rackgate_cli.osmo.pools import target_of
 
-    if arguments.nodes is not None:
-        found = nodes_of_file(arguments.nodes)
-    else:
-        found = asyncio.run(nodes_of_cluster(target_of(arguments)))
-    chosen = {**(pool.node_selector if pool is not None else {}), **arguments.selector}.items()
-    mine = tuple(node for node in found.nodes if chosen <= node.labels.items())
-    others = tuple(node for node in found.nodes if not chosen <= node.labels.items())
-    return replace(found, nodes=mine, others=others)
+def _group(group: Group, found: WorkflowExplanation) -> Iterator[Block]:
+    yield Heading(f"TASK GROUP {group.name} (PodGroup {group.pod_group})")
+    yield Line(group.summary)
+    if group.shortages:
+        yield Grid(
+            ("MISSING AT", "SUBGROUP", "PODS", "TAKES", "MISSING", "INSIDE", "CLOSEST"),
+            [_shortage(one) for one in group.shortages],
+        )
+    placed = group.answer == "scheduled"
+    rows = [_subgroup(one, placed) for one in group.subgroups[:ROWS]]
+    if rows:
+        yield Grid(("SUBGROUP", "ASKED", "PODS", "WHERE"), rows)
+    more = len(group.subgroups) - ROWS
+    if more > 0:
+        yield Line(f"and {more} more subgroups; --json has them all")
+    if not group.complete:
+        yield Line("the search for further preferences was cut off; give it more --steps", "yellow")
+    if group.running:
+        yield Line(f"on nodes: {_domains(group.running)}")
+    kai = group.kai
+    style = "" if kai.result == group.answer else "yellow"
+    yield Line(f"KAI v{found.kai_version} ({found.profile}): {_KAI[kai.result]}", style)
+    for one in kai.deviations:
+        yield Grid((), [("because", f"{one.name}: {one.text}"), ("what would help", one.help)])
+
+
+def _subgroup(one: Subgroup, placed: bool) -> tuple[str, ...]:
+    asked = f'{one.key} "{one.group}" {one.type}' if one.type != "none" else "-"
+    where = _domains(one.places) if one.places else "/".join(one.domain or ()) or "-"
+    if placed and one.type == "preferred" and not one.together:
+        where = f"{where} (not in one {one.key})"
+    return one.name or "(all pods)", asked, str(one.pods), where
+
+
+def _shortage(one: Shortage) -> tuple[str, ...]:
+    return (
+        f'{one.key} "{one.group}"' if one.key else "all nodes",
+        one.subgroup or "(all pods)",
+        str(one.pods),
+        str(one.takes),
+        str(one.missing),
+        _path(one.within) if one.within else "-",
+        _domains(one.rooms) or "-",
+    )
+
+
+def _key(key: KeyRoom) -> tuple[str, ...]:
+    without = str(key.unlabelled) if key.unlabelled else "-"
+    return key.key, key.label, str(key.domains), without, _domains(key.best) or "-"
+
+
+def _left(one: LeftOut) -> tuple[str, ...]:
+    names = ", ".join(one.names) + (", ..." if one.nodes > len(one.names) else "")
+    return str(one.nodes), one.why, names
+
+
+def _domains(places: Sequence[DomainRoom]) -> str:
+    parts = [f"{_path(place.domain)}: {place.pods}" for place in places[:PLACES]]
+    more = len(places) - PLACES
+    if more > 0:
+        parts.append(f"and {more} more")
+    return ", ".join(parts)
+
+
+def _path(domain: Sequence[str]) -> str:
+    return "/".join(value or "-" for value in domain) or "any node"

@@ -1,22 +1,231 @@
-"""The workflow and the pool that a verb of `rackgate osmo` is given."""
+"""What the verbs of `rackgate osmo` are given: pools, a workflow, and the objects made of both."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from rackgate.api.resources import OSMO_WORKFLOWS as _KIND
-from rackgate_cli.errors import UsageError
-from rackgate_cli.input_files import STDIN
-from rackgate_cli.osmo.documents import read_documents
-from rackgate_cli.osmo.pools import pool_of_cluster, pool_of_file
-from rackgate_cli.osmo.rejections import read_or_reject
+import yaml
+
+from rackgate.api import resources as kinds
+from rackgate.api.meta import SUBDOMAIN
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ForbiddenError, NotFoundError
+from rackgate_cli.errors import CommandError, UsageError
+from rackgate_cli.input_files import STDIN, read_upto
+from rackgate_cli.plain_yaml import plain_documents
 from rackgate_cli.tables import clean
-from rackgate_osmo import Pool, Toleration, Workflow, read_workflow
+from rackgate_cli.target import ClusterTarget, cluster_target
+from rackgate_osmo import (
+    Built,
+    KaiVersion,
+    Pool,
+    Profile,
+    RejectedError,
+    Rejection,
+    Toleration,
+    Workflow,
+    build_podgroups,
+    read_pool,
+    read_workflow,
+)
+from rackgate_osmo.model.model import MAX_NAME
+from rackgate_osmo.render.pods import build_pods, left_out
 
+T = TypeVar("T")
+Object = dict[str, Any]
+
+MAX_BYTES: Final = 16 * 2**20
+USER_AGENT: Final = "rackgate-osmo"
+_SHOWN: Final = 50  # rejections in one message
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
+_OBJECT_NAME: Final = re.compile(SUBDOMAIN)
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+# -- documents -------------------------------------------------------------------------------
+
+
+def read_documents(path: str) -> list[Any]:
+    """The documents of a file, empty ones left out; a document that is a list counts as several.
+
+    Raises:
+        UsageError: it cannot be read, is too large, or holds what no API server could be sent.
+    """
+    raw = read_upto(path, MAX_BYTES)
+    if len(raw) > MAX_BYTES:
+        raise UsageError(f'"{path}" is larger than {MAX_BYTES >> 20} MiB')
+    flat: list[Any] = []
+    for document in plain_documents(path, raw):
+        flat += document if isinstance(document, list) else [document]
+    return [document for document in flat if document is not None]
+
+
+def dump_documents(documents: list[Any]) -> str:
+    """Objects as YAML, in the order of their fields, each document begun by `---`."""
+    text: str = yaml.dump_all(
+        documents,
+        Dumper=_Dumper,
+        sort_keys=False,
+        explicit_start=True,
+        default_flow_style=False,
+        width=1000,
+    )
+    return text
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # chosen here
+    """Writes every object out: readers above refuse aliases, and equal parts are frequent."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+class RejectedInputError(UsageError):
+    """A pool or a workflow breaks rules: every rejection with its field, value and remedy.
+
+    Attributes:
+        source: its file, or where in the cluster.
+    """
+
+    def __init__(self, source: str, rejections: Sequence[Rejection]) -> None:
+        # Cleaned by character: a message may be longer than a cell of a table.
+        lines = ["".join(map(clean, str(rejection))) for rejection in rejections[:_SHOWN]]
+        if len(rejections) > _SHOWN:
+            lines.append(f"and {len(rejections) - _SHOWN} more")
+        label = "standard input" if source == STDIN else f'"{clean(source)}"'
+        super().__init__("\n  ".join([f"{label} is refused:", *lines]))
+        self.source, self.rejections = source, tuple(rejections)
+
+    def document(self) -> dict[str, Any]:
+        """The rejections for programs."""
+        return {"refused": [{"file": self.source, **asdict(one)} for one in self.rejections]}
+
+
+def _read_or_reject(source: str, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except RejectedError as error:
+        raise RejectedInputError(source, error.rejections) from error
+
+
+# -- pools -----------------------------------------------------------------------------------
+
+
+def pools_of_file(path: str) -> list[Pool]:
+    """The pools of a file, at least one: as OSMO writes them, or as objects of the cluster."""
+    documents = read_documents(path)
+    if not documents:
+        raise UsageError(f'"{path}" holds no pool')
+    return [_pool(path, document) for document in documents]
+
+
+def pools_of_cluster(arguments: argparse.Namespace) -> list[Pool]:
+    """Every pool of the cluster, sorted by name.
+
+    Raises:
+        CommandError: the cluster serves no pools, or they may not be listed.
+        KubeError: it cannot be read.
+    """
+
+    async def listed() -> list[Pool]:
+        async with target_of(arguments).client() as client:
+            try:
+                return await _all_pools(client)
+            except ForbiddenError as error:
+                raise CommandError(f"pools may not be listed: {error.message}") from error
+
+    return asyncio.run(listed())
+
+
+def pool_of_cluster(arguments: argparse.Namespace, name: str) -> Pool:
+    """The pool of that name.
+
+    Raises:
+        CommandError: there is none, or it may not be read.
+        KubeError: the cluster cannot be read.
+    """
+
+    async def named() -> Pool:
+        async with target_of(arguments).client() as client:
+            try:
+                pool = await find_pool(client, name)
+                if pool is not None:
+                    return pool
+                known = ", ".join(pool.name for pool in await _all_pools(client))
+            except ForbiddenError as error:
+                raise CommandError(f"pools may not be read: {error.message}") from error
+        raise CommandError(
+            f'the cluster has no pool "{clean(name)}" (pools: {clean(known) or "none"}); '
+            "a file is named by a path, or ends in .yaml, .yml or .json"
+        )
+
+    return asyncio.run(named())
+
+
+async def find_pool(client: Client, name: str) -> Pool | None:
+    """The pool of that name; None where there is none, or the cluster serves no pools."""
+    if len(name) > MAX_NAME or not _OBJECT_NAME.fullmatch(name):
+        return None  # of such a name there is none, and its path would lead elsewhere
+    try:
+        document = json.loads(await client.get(kinds.OSMO_POOLS.path(None, name)))
+    except NotFoundError:
+        return None
+    return _pool(f"pool {name} of the cluster", document)
+
+
+async def _all_pools(client: Client) -> list[Pool]:
+    found = []
+    try:
+        async for page in client.list_pages(kinds.OSMO_POOLS.path()):
+            for item in json.loads(page)["items"]:
+                name = item["metadata"]["name"]
+                # Items of a list do not carry their kind.
+                found.append(_pool(f"pool {name} of the cluster", _with_name(item)))
+    except NotFoundError as error:
+        raise CommandError(
+            f"the cluster serves no {kinds.OSMO_POOLS.full_name}: install Rackgate's "
+            "CustomResourceDefinitions, or name a pool's file"
+        ) from error
+    return sorted(found, key=lambda pool: pool.name)
+
+
+def _pool(source: str, document: Any) -> Pool:
+    if isinstance(document, dict) and "apiVersion" in document:
+        kind = kinds.OSMO_POOLS
+        group = str(document["apiVersion"]).rpartition("/")[0]
+        if (group, document.get("kind")) != (kind.group, kind.kind):
+            found = clean(f"{document['apiVersion']} {document.get('kind')}")
+            wanted = f"{kind.api_version} {kind.kind}"
+            raise UsageError(f'"{source}" holds {found}, not a pool, plain or as {wanted}')
+        document = _with_name(document)
+    return _read_or_reject(source, lambda: read_pool(document))
+
+
+def _with_name(document: dict[str, Any]) -> dict[str, Any]:
+    metadata, spec = document.get("metadata"), document.get("spec")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return {**(spec if isinstance(spec, dict) else {}), "name": name}
+
+
+def target_of(arguments: argparse.Namespace) -> ClusterTarget:
+    """The cluster that `--state`, `--kubeconfig` and `--context` choose."""
+    if arguments.state is not None and arguments.context is not None:
+        raise UsageError(
+            "--context chooses in a kubeconfig; a playground (--state) has one cluster"
+        )
+    chosen = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
+    return ClusterTarget(chosen.state, chosen.settings, chosen.namespace, USER_AGENT)
+
+
+# -- a workflow and its pool -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +246,36 @@ class Inputs:
 
 
 def read_inputs(arguments: argparse.Namespace) -> Inputs:
-    """The pool and the workflow that the arguments name: those of `osmo_arguments`.
+    """The pool and the workflow that the arguments name.
 
     Raises:
         CommandError: the pool is not in the cluster, or may not be read.
         KubeError: the cluster cannot be read.
         UsageError: a file cannot be read, or what is in it is refused.
     """
-    if arguments.file == STDIN and arguments.pool == STDIN:
+    path = arguments.file
+    if path == arguments.pool == STDIN:
         raise UsageError("workflow and pool cannot both come from standard input")
-    document, named, namespace = _plain(arguments.file, _one(arguments.file))
+    documents = read_documents(path)
+    if len(documents) != 1:
+        raise UsageError(f'"{path}" holds {len(documents)} documents, not one workflow')
+    document, named, namespace = _plain_workflow(path, documents[0])
     wanted = arguments.pool or named
     if wanted is None:
         raise UsageError("name the workflow's pool with --pool")
     in_file = arguments.pool is not None and _is_file(wanted)
-    pool = pool_of_file(wanted) if in_file else pool_of_cluster(arguments, wanted)
+    if in_file:
+        pools = pools_of_file(wanted)
+        if len(pools) > 1:
+            raise UsageError(f'"{wanted}" holds {len(pools)} pools, not one')
+    else:
+        pools = [pool_of_cluster(arguments, wanted)]
+    pool = pools[0]
     if named not in (None, pool.name):
         raise UsageError(
-            f'"{arguments.file}" is a Workflow of pool "{clean(named)}", --pool says "{pool.name}"'
+            f'"{path}" is a Workflow of pool "{clean(named)}", --pool says "{pool.name}"'
         )
-    workflow = read_or_reject(
-        arguments.file, lambda: read_workflow(document, pool, strict=arguments.strict)
-    )
+    workflow = _read_or_reject(path, lambda: read_workflow(document, pool, strict=arguments.strict))
     return Inputs(_with_tolerations(pool, arguments), workflow, not in_file, document, namespace)
 
 
@@ -73,41 +290,28 @@ def _with_tolerations(pool: Pool, arguments: argparse.Namespace) -> Pool:
     return pool.model_copy(update=update) if update else pool
 
 
-def _one(path: str) -> Any:
-    documents = read_documents(path)
-    if len(documents) != 1:
-        raise UsageError(f'"{path}" holds {len(documents)} documents, not one workflow')
-    return documents[0]
-
-
-def _plain(path: str, document: Any) -> tuple[Any, str | None, str | None]:
+def _plain_workflow(path: str, document: Any) -> tuple[Any, str | None, str | None]:
     """A workflow as OSMO's users write it; its pool and namespace, where an object names them."""
     if not isinstance(document, dict) or "apiVersion" not in document:
         return document, None, None
-    if (document["apiVersion"], document.get("kind")) != (_KIND.api_version, _KIND.kind):
-        found = f"{document['apiVersion']} {document.get('kind')}"
-        raise UsageError(
-            f'"{path}" holds {clean(found)}, not a workflow, plain or as {_KIND.api_version} '
-            f"{_KIND.kind}"
-        )
+    kind = kinds.OSMO_WORKFLOWS
+    if (document["apiVersion"], document.get("kind")) != (kind.api_version, kind.kind):
+        found = clean(f"{document['apiVersion']} {document.get('kind')}")
+        wanted = f"{kind.api_version} {kind.kind}"
+        raise UsageError(f'"{path}" holds {found}, not a workflow, plain or as {wanted}')
     metadata, spec = document.get("metadata"), document.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
-        raise UsageError(f'"{path}": a {_KIND.kind} needs metadata and spec, both mappings')
-    given = {name: value for name, value in spec.items() if name != "pool"}
-    inner = given.get("workflow")
+        raise UsageError(f'"{path}": a {kind.kind} needs metadata and spec, both mappings')
+    plain = {name: value for name, value in spec.items() if name != "pool"}
     name = {"name": metadata["name"]} if "name" in metadata else {}
-    if isinstance(inner, dict):
-        plain = {**given, "workflow": {**name, **inner}}
+    if isinstance(plain.get("workflow"), dict):
+        plain["workflow"] = {**name, **plain["workflow"]}
     else:
-        plain = {**name, **given}
-    return plain, _text(path, spec, "pool"), _text(path, metadata, "namespace")
-
-
-def _text(path: str, holder: dict[str, Any], field: str) -> str | None:
-    found = holder.get(field)
-    if found is not None and not isinstance(found, str):
-        raise UsageError(f'"{path}": {field} is not a string: put it in quotes')
-    return found
+        plain = {**name, **plain}
+    for holder, field in ((spec, "pool"), (metadata, "namespace")):
+        if not isinstance(holder.get(field), str | None):
+            raise UsageError(f'"{path}": {field} is not a string: put it in quotes')
+    return plain, spec.get("pool"), metadata.get("namespace")
 
 
 def _is_file(text: str) -> bool:
@@ -117,3 +321,97 @@ def _is_file(text: str) -> bool:
         return Path(text).is_file()
     except (OSError, ValueError):  # too long, or with a character that no file name has
         return False
+
+
+def namespace_of(asked: str | None, written: str | None) -> str | None:
+    """The namespace that the command line or the Workflow object names."""
+    found = asked or written
+    if found is not None and not _NAMESPACE.fullmatch(found):
+        raise UsageError(
+            f'namespace "{clean(found)}" is no name: use up to 63 lower-case letters, digits '
+            "and -, beginning and ending with a letter or digit"
+        )
+    if written not in (None, found):
+        raise UsageError(
+            f'the Workflow says namespace "{clean(written)}", the command line "{found}"'
+        )
+    return found
+
+
+def names_of(given: Iterable[str], workflow: Workflow) -> Mapping[str, str] | None:
+    """PodGroup names by task group, of `--names`."""
+    found: dict[str, str] = {}
+    known = [group.name for group in workflow.groups]
+    for entry in (part for text in given for part in text.split(",") if part):
+        group, equals, name = entry.rpartition("=")
+        if not equals or not _NAME.fullmatch(name):
+            raise UsageError(
+                f'--names: "{clean(entry)}" is not GROUP=NAME with the name of an object: up to '
+                "253 lower-case letters, digits, - and ."
+            )
+        if group not in known:
+            raise UsageError(
+                f'--names: there is no task group "{clean(group)}" '
+                f"(groups: {clean(', '.join(known))})"
+            )
+        if group in found or name in found.values():
+            raise UsageError(f'--names: "{clean(entry)}" names a group or a PodGroup again')
+        found[group] = name
+    return found or None
+
+
+# -- the objects of a workflow ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """What a workflow comes to.
+
+    Attributes:
+        pods: of the tasks that have an image; none with `--no-pods`.
+        left_out: fields of tasks that no Pod carries.
+    """
+
+    inputs: Inputs
+    built: Built
+    pods: tuple[Object, ...]
+    left_out: tuple[str, ...]
+
+
+def objects_of(
+    arguments: argparse.Namespace,
+    default: str | None = None,
+    nodes: Sequence[Mapping[str, str]] | None = None,
+) -> Objects:
+    """The objects that the arguments of a verb ask for.
+
+    Args:
+        arguments: those of `add_workflow`, `add_kai`, `add_objects`, and `namespace`.
+        default: namespace where neither the command line nor a Workflow object names one.
+        nodes: labels of every node of the pool, for the robust profile.
+
+    Raises:
+        CommandError: the pool is not in the cluster.
+        KubeError: the cluster cannot be read.
+        UsageError: an argument is wrong, or pool or workflow are refused.
+    """
+    inputs = read_inputs(arguments)
+    namespace = namespace_of(arguments.namespace, inputs.namespace) or default
+    names = names_of(arguments.names, inputs.workflow)
+
+    def build() -> tuple[Built, list[Object]]:
+        built = build_podgroups(
+            inputs.pool,
+            inputs.workflow,
+            names,
+            namespace=namespace,
+            profile=Profile(arguments.profile),
+            kai=KaiVersion(arguments.kai),
+            nodes=nodes,
+        )
+        if not arguments.pods:
+            return built, []
+        return built, build_pods(inputs.pool, inputs.workflow, built, inputs.document, namespace)
+
+    built, pods = _read_or_reject(arguments.file, build)
+    return Objects(inputs, built, tuple(pods), tuple(left_out(inputs.workflow) if pods else ()))

@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from rackgate_cli.osmo.arguments import add_cluster, with_json_errors
+from rackgate_cli.osmo.arguments import add_cluster, new_verb
 
 if TYPE_CHECKING:
     # What add_verbs gets; argparse has no public name for it.
@@ -29,12 +29,13 @@ exit codes:
 
 def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verb `keys`."""
-    parser = subparsers.add_parser(
+    parser = new_verb(
+        subparsers,
         "keys",
-        help="the topology keys of a pool, coarsest first, with their node labels",
+        run,
+        summary="the topology keys of a pool, coarsest first, with their node labels",
         description="Lists the topology keys that workflows of a pool may name, coarsest first.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("pool", metavar="POOL", nargs="?", help="its name (default: every pool)")
     parser.add_argument(
@@ -52,28 +53,33 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "--json", action="store_const", const="json", dest="output", help="as -o json"
     )
     add_cluster(parser)
-    parser.set_defaults(run=with_json_errors(run))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the keys; return 0.
-
-    Raises:
-        CommandError: there is no such pool.
-        KubeError: the cluster cannot be read.
-        UsageError: the file or the kubeconfig is wrong.
-    """
+    """List the keys; return 0."""
     pools = _pools(arguments)
+    documents = [
+        {
+            "pool": pool.name,
+            "topology_keys": [{"key": key.key, "label": key.label} for key in pool.topology_keys],
+        }
+        for pool in pools
+    ]
     if arguments.output == "table":
         _show(pools, alone=arguments.pool is not None)
+    elif arguments.output == "yaml":
+        from rackgate_cli.osmo.inputs import dump_documents
+
+        sys.stdout.write(dump_documents([{"pools": documents}]))
     else:
-        _write({"pools": [_document(pool) for pool in pools]}, arguments.output)
+        # Escaped, so that no name from a cluster can steer a terminal.
+        sys.stdout.write(json.dumps({"pools": documents}, indent=2) + "\n")
     return 0
 
 
 def _pools(arguments: argparse.Namespace) -> list[Pool]:
     from rackgate_cli.errors import CommandError
-    from rackgate_cli.osmo.pools import pool_of_cluster, pools_of_cluster, pools_of_file
+    from rackgate_cli.osmo.inputs import pool_of_cluster, pools_of_cluster, pools_of_file
     from rackgate_cli.tables import clean
 
     if arguments.pool_file is None:
@@ -106,18 +112,3 @@ def _show(pools: Sequence[Pool], *, alone: bool) -> None:
         show([Line(f"no topology keys, so workflows may not ask for topology: {without}")])
     elif not pools:
         show([Line("the cluster has no pools")])
-
-
-def _document(pool: Pool) -> dict[str, Any]:
-    keys = [{"key": key.key, "label": key.label} for key in pool.topology_keys]
-    return {"pool": pool.name, "topology_keys": keys}
-
-
-def _write(document: dict[str, Any], output: str) -> None:
-    from rackgate_cli.osmo.documents import dump_documents
-
-    if output == "yaml":
-        sys.stdout.write(dump_documents([document]))
-    else:
-        # Escaped, so that no name from a cluster can steer a terminal.
-        sys.stdout.write(json.dumps(document, indent=2) + "\n")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -17,8 +20,9 @@ from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.watches import BOUND
 from rackgate_assigner.workload.info import node_info, pod_info
 from rackgate_cli.errors import CommandError, UsageError
-from rackgate_cli.osmo.documents import read_documents
+from rackgate_cli.osmo.inputs import read_documents, target_of
 from rackgate_cli.target import ClusterTarget, Progress
+from rackgate_osmo import Pool
 from rackgate_osmo.explain.room import BoundPod, Nodes
 from rackgate_osmo.model.model import POD_GROUP_ANNOTATION
 
@@ -35,13 +39,32 @@ _SHORT: Final = {
 }
 
 
-def nodes_of_file(path: str) -> Nodes:
+def nodes_of(arguments: argparse.Namespace, pool: Pool | None = None) -> Nodes:
+    """The pool's nodes: of the file that is named, else of the cluster.
+
+    Args:
+        arguments: name the file or the cluster, and may choose nodes by their labels.
+        pool: chooses nodes, too; None where nothing but the arguments does.
+
+    Raises:
+        CommandError: nodes or pods may not be listed.
+        KubeError: the cluster cannot be read.
+        UsageError: the file is refused, or no cluster is chosen.
+    """
+    if arguments.nodes is not None:
+        found = _nodes_of_file(arguments.nodes)
+    else:
+        found = asyncio.run(_nodes_of_cluster(target_of(arguments)))
+    chosen = {**(pool.node_selector if pool is not None else {}), **arguments.selector}.items()
+    mine = tuple(node for node in found.nodes if chosen <= node.labels.items())
+    others = tuple(node for node in found.nodes if not chosen <= node.labels.items())
+    return replace(found, nodes=mine, others=others)
+
+
+def _nodes_of_file(path: str) -> Nodes:
     """Nodes of a file: `{count, cpu, labels}` each, or what `kubectl get nodes -o yaml` prints.
 
     A list that kubectl printed may hold pods, too (`kubectl get nodes,pods -A -o yaml`).
-
-    Raises:
-        UsageError: the file cannot be read, or is neither.
     """
     documents = read_documents(path)
     if len(documents) == 1 and isinstance(documents[0], dict) and set(documents[0]) == {"nodes"}:
@@ -51,13 +74,8 @@ def nodes_of_file(path: str) -> Nodes:
     return (_printed if kubectl else short_nodes)(path, documents)
 
 
-async def nodes_of_cluster(target: ClusterTarget) -> Nodes:
-    """Nodes and bound pods that an API server shows.
-
-    Raises:
-        CommandError: nodes or pods may not be listed.
-        KubeError: the cluster cannot be read.
-    """
+async def _nodes_of_cluster(target: ClusterTarget) -> Nodes:
+    """Nodes and bound pods that an API server shows."""
     progress = Progress()
     async with target.client() as client:
         try:
@@ -111,11 +129,8 @@ def _printed(path: str, documents: list[Any]) -> Nodes:
             nodes.append(node_info(node))
         else:
             pods.append(_converted(item, core.Pod, where))
-    warnings = () if seen_pods else (_NO_PODS,)
-    return _nodes(nodes, pods, f'"{path}"', warnings)
-
-
-_NO_PODS: Final = "the file tells of no pods, so all that the nodes offer counts as free"
+    warning = "the file tells of no pods, so all that the nodes offer counts as free"
+    return _nodes(nodes, pods, f'"{path}"', () if seen_pods else (warning,))
 
 
 def _objects(path: str, documents: list[Any]) -> list[tuple[str, dict[str, Any]]]:

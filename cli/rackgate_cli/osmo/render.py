@@ -5,25 +5,26 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from rackgate_cli.errors import UsageError
 from rackgate_cli.osmo.arguments import (
     add_cluster,
     add_kai,
+    add_nodes,
     add_objects,
     add_tolerations,
     add_workflow,
-    with_json_errors,
+    check_streams,
+    new_verb,
 )
-from rackgate_cli.osmo.explain import add_nodes, check_streams, nodes_of
 
 if TYPE_CHECKING:
     # What add_verbs gets; argparse has no public name for it.
     from argparse import _SubParsersAction
 
-    from rackgate_cli.osmo.objects import Objects
+    from rackgate_cli.osmo.inputs import Objects
 
 _DESCRIPTION: Final = (
     "Prints the pool's Topology, a PodGroup for each task group and a Pod for each task that has "
@@ -45,12 +46,13 @@ _COLUMNS: Final = 100
 
 def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verb `render`."""
-    parser = subparsers.add_parser(
+    parser = new_verb(
+        subparsers,
         "render",
-        help="a workflow's Topology, PodGroups and pods as YAML",
-        description=textwrap.fill(_DESCRIPTION, 80),
+        run,
+        summary="a workflow's Topology, PodGroups and pods as YAML",
+        description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_workflow(parser)
     parser.add_argument("-n", "--namespace", help="of PodGroups and Pods (default: none written)")
@@ -59,18 +61,11 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add_tolerations(parser)
     add_objects(parser)
     add_cluster(parser)
-    parser.set_defaults(run=with_json_errors(run))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the objects; return 0.
-
-    Raises:
-        CommandError: the pool is not in the cluster.
-        KubeError: the cluster cannot be read.
-        UsageError: an argument is wrong, or pool or workflow are refused.
-    """
-    from rackgate_cli.osmo.objects import objects_of
+    """Print the objects; return 0."""
+    from rackgate_cli.osmo.inputs import objects_of
 
     found = objects_of(arguments, nodes=_labels(arguments))
     # Everything before the first line: who is refused anything gets nothing to apply.
@@ -82,14 +77,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _labels(arguments: argparse.Namespace) -> list[Mapping[str, str]] | None:
     """Labels of the nodes of a file, for the one profile that heeds them."""
-    from rackgate_cli.errors import UsageError
-
     if arguments.nodes is None:
         if arguments.selector:
             raise UsageError("-l chooses among nodes: name their file with --nodes")
         return None
     if arguments.profile != "robust":
         raise UsageError("--nodes changes nothing without --profile robust")
+    from rackgate_cli.osmo.nodes import nodes_of
+
     check_streams(arguments)
     return [node.labels for node in nodes_of(arguments).nodes]
 
@@ -136,7 +131,7 @@ def _memberships(found: Objects, without: Collection[tuple[str, str]]) -> list[d
 
 
 def _yaml(found: Objects) -> str:
-    from rackgate_cli.osmo.documents import dump_documents
+    from rackgate_cli.osmo.inputs import dump_documents
 
     topology = found.built.topology
     objects = [*([] if topology is None else [topology]), *found.built.pod_groups, *found.pods]

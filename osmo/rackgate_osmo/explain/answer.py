@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Final
 
 import msgspec
 
-from rackgate_osmo import (
-    Built,
-    KaiVersion,
-    Pool,
-    Profile,
-    Toleration,
-    Workflow,
-    build_podgroups,
-    tolerations_of,
-)
+from rackgate_assigner.topology.model import NodeInfo
+from rackgate_assigner.topology.placement.node_matching import BLOCKING_EFFECTS
 from rackgate_osmo.explain import explanation
-from rackgate_osmo.explain.certainty import Certainty
-from rackgate_osmo.explain.messages import (
-    counted,
-    key_entries,
-    shortage_entry,
-    subgroup_entries,
-    with_summary,
+from rackgate_osmo.explain.kai import (
+    Certainty,
+    Prediction,
+    kai_pod_group_of,
+    kai_view_of,
+    predict,
+    unsized_in,
 )
-from rackgate_osmo.explain.nodes import KaiView, kai_view_of, split_usable_nodes
-from rackgate_osmo.explain.order import GroupState, predict_all
-from rackgate_osmo.explain.placement import STEPS, GroupPlacement, charge, find_placement, solve
-from rackgate_osmo.explain.prediction import KaiPodGroup, Prediction, kai_pod_group_of, unsized_in
-from rackgate_osmo.explain.requests import TaskGroupRequests, plan_of, task_group_requests_of
-from rackgate_osmo.explain.room import BoundPod, Nodes, Room, Shape, format_path
-from rackgate_osmo.explain.search import Budget, FitTables, Item, UndecidedError
-from rackgate_osmo.explain.shortage import Shortage, shortages
+from rackgate_osmo.explain.placement import (
+    STEPS,
+    ExcludedNodes,
+    GroupPlacement,
+    TaskGroupRequests,
+    charge,
+    find_placement,
+    fit_together,
+    task_group_requests_of,
+)
+from rackgate_osmo.explain.room import MISSING, BoundPod, Nodes, Room, Shape, format_path
+from rackgate_osmo.explain.search import UndecidedError
+from rackgate_osmo.explain.shortage import counted, shortages
+from rackgate_osmo.model.model import KaiVersion, Pool, Profile, Toleration, Workflow
+from rackgate_osmo.model.requests import tolerates, tolerations_of
+from rackgate_osmo.render.node import Kind, Node
+from rackgate_osmo.render.podgroups import build_podgroups
+
+_LISTED: Final = 3  # names of nodes of a kind
+_NAMED: Final = 5  # task groups named in a sentence
+_TYPES: Final[dict[Kind, explanation.Requirement]] = {
+    Kind.REQUIRED: "required",
+    Kind.PREFERRED: "preferred",
+    Kind.FILLER: "none",
+}
+_DOES: Final[dict[explanation.KaiResult, str]] = {
+    "scheduled": "places it",
+    "partly": "places a part of it",
+    "pending": "leaves it pending",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,63 +73,57 @@ class ExplainRequest:
     top: int = 3
 
 
-@dataclass(slots=True)
-class _ExplainRun:
-    """Task groups, for which places are looked for one after another.
-
-    Attributes:
-        question: as asked.
-        room: what the groups before leave, if they are placed as is shown.
-        view: the nodes as KAI sees them, without the workflow's pending pods.
-        own: bound pods by PodGroup.
-        charged: whether the room of a group before is taken in `room`.
-    """
-
-    request: ExplainRequest
-    room: Room
-    view: KaiView
-    own: Mapping[str, Sequence[BoundPod]]
-    charged: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """A task group, and what is possible for it.
-
-    Attributes:
-        objects: what KAI is given, by profile.
-        running: its pods that are on nodes.
-        alone: whether it fits without the other groups, once the pods that terminate are gone;
-            None: not decided.
-        answer: what is possible, and with it what KAI does.
-    """
-
-    objects: Mapping[Profile, KaiPodGroup]
-    running: int
-    alone: bool | None
-    answer: Callable[[explanation.Kai], explanation.Group]
-
-
 def explain(request: ExplainRequest, nodes: Nodes) -> explanation.WorkflowExplanation:
-    """Whether and where each task group can go, and what KAI will do where that is known."""
+    """Whether and where each task group can go, and what KAI will do where that is known.
+
+    Groups come by the names of their PodGroups, each on the room that those before it leave.
+    """
     pool, workflow = request.pool, request.workflow
-    usable, left_out, excluded_nodes = split_usable_nodes(nodes.nodes, _tolerations(request))
-    group_requests = [
-        task_group_requests_of(group, workflow, pool, excluded_nodes) for group in workflow.groups
-    ]
+    tasks = [task for group in workflow.groups for task in group.tasks]
+    tolerations = {tolerations_of(pool, workflow.resource_of(task)) for task in tasks}
+    usable, left_out, excluded = _usable(nodes.nodes, tolerations)
     built = {
         # Without `nodes`: `apply` and the assigner list every key of the pool.
         profile: build_podgroups(pool, workflow, request.names, profile=profile, kai=request.kai)
         for profile in {request.profile, Profile.ROBUST}
     }
+    names = [group["metadata"]["name"] for group in built[request.profile].pod_groups]
     view = kai_view_of(pool, usable, nodes)
-    own = _own_pods(request, built[request.profile], nodes.pods)
-    run = _ExplainRun(request, view.room.copy(), view, own)
-    groups = _groups(run, group_requests, built)
-    answer = _overall([group.answer for group in groups])
-    pending = [one for one in group_requests if not _runs(one, built, own, workflow, request)]
-    together = answer == "scheduled" or fit_together(view.room, pending, request.steps)
-    if together and any(group.running and group.answer != "scheduled" for group in groups):
+    own = _own_pods(request, names, nodes.pods)
+    left, charged = view.room.copy(), False
+    groups: list[tuple[TaskGroupRequests, explanation.Group, bool | None]] = []
+    for group, name in sorted(zip(workflow.groups, names, strict=True), key=lambda one: one[1]):
+        requests = task_group_requests_of(group, workflow, pool, excluded)
+        if name in own:
+            groups.append((requests, _running(request, requests, name, left, own[name]), None))
+            continue
+        answer, placement = _pending(request, requests, name, left)
+        # Without the groups before it, and once the pods that terminate are gone.
+        alone: bool | None = None if answer.answer == "undecided" else placement is not None
+        if placement is None and (charged or view.terminating):
+            alone = fit_together(view.after_terminations, [requests], request.steps)
+        charged = charged or placement is not None
+        groups.append((requests, answer, alone))
+    certain = Certainty(view.room, request.kai, view.counted)
+    kai = {}
+    for profile, objects in built.items():
+        pod_groups = [
+            kai_pod_group_of(
+                objects, workflow, requests, sum(one.pods for one in answer.running), alone
+            )
+            for requests, answer, alone in groups
+        ]
+        kai[profile] = predict(view, certain, pod_groups, request.steps)
+    answers = tuple(
+        msgspec.structs.replace(answer, kai=_kai(mine, robust))
+        for (_, answer, _), mine, robust in zip(
+            groups, kai[request.profile], kai[Profile.ROBUST], strict=True
+        )
+    )
+    overall = _overall([group.answer for group in answers])
+    pending = [requests for requests, group, _ in groups if not group.running]
+    together = overall == "scheduled" or fit_together(view.room, pending, request.steps)
+    if together and any(group.running and group.answer != "scheduled" for group in answers):
         together = None  # beside the pods that a group of them still lacks
     found = explanation.WorkflowExplanation(
         workflow=workflow.name,
@@ -123,194 +131,62 @@ def explain(request: ExplainRequest, nodes: Nodes) -> explanation.WorkflowExplan
         profile=request.profile.value,
         kai_version=request.kai.value,
         nodes=len(view.room.nodes),
-        answer=answer,
+        answer=overall,
         together=together,
-        kai_result=_overall_kai([group.kai.result for group in groups]),
+        kai_result=_overall_kai([group.kai.result for group in answers]),
         summary="",
-        keys=key_entries(view.room, pool, group_requests, request.top),
+        keys=_key_entries(view.room, pool, [requests for requests, _, _ in groups], request.top),
         left_out=left_out,
-        groups=groups,
+        groups=answers,
         warnings=(*nodes.warnings, *_unsized(workflow)),
     )
-    return with_summary(found)
+    summary = f"{_possible(found)} {_of_kai(found)}".strip()
+    return msgspec.structs.replace(found, summary=summary)
 
 
-def fit_together(
-    room: Room, group_requests: Sequence[TaskGroupRequests], steps: int
-) -> bool | None:
-    """Whether all task groups fit at once; None where that is not decided."""
-    shapes = tuple(dict.fromkeys(shape for one in group_requests for shape in one.shapes))
-    roots = [_with_shapes(plan_of(one).root, one.shapes, shapes) for one in group_requests]
-    loose = tuple(map(sum, zip(*(root.loose for root in roots), strict=True)))
-    whole = Item(0, loose, [child for root in roots for child in root.children])
-    try:
-        return solve(FitTables(room, shapes), whole, Budget(steps)) is not None
-    except UndecidedError:
-        return None
-
-
-def _with_shapes(item: Item, mine: Sequence[Shape], shapes: Sequence[Shape]) -> Item:
-    """The same group, its pods counted by other shapes."""
-    counts = dict(zip(mine, item.loose, strict=True))
-    children = [_with_shapes(child, mine, shapes) for child in item.children]
-    return Item(item.level, tuple(counts.get(shape, 0) for shape in shapes), children)
-
-
-def _groups(
-    run: _ExplainRun, group_requests: Sequence[TaskGroupRequests], built: Mapping[Profile, Built]
-) -> tuple[explanation.Group, ...]:
-    """Task groups by the names of their PodGroups."""
-    request = run.request
-    names = [group["metadata"]["name"] for group in built[request.profile].pod_groups]
-    cases = []
-    for at in sorted(range(len(group_requests)), key=lambda at: names[at]):
-        objects = {
-            profile: kai_pod_group_of(one, request.workflow, at, group_requests[at].tasks)
-            for profile, one in built.items()
-        }
-        running = run.own.get(names[at], ())
-        if running:
-            cases.append(_running_group(run, group_requests[at], objects, running))
-        else:
-            cases.append(_pending_group(run, group_requests[at], objects))
-    certain = Certainty(run.view.room, request.kai, run.view.counted)
-    predictions = {
-        profile: predict_all(
-            run.view,
-            certain,
-            [GroupState(case.objects[profile], case.running, case.alone) for case in cases],
-            request.steps,
-        )
-        for profile in built
-    }
-    return tuple(
-        case.answer(
-            _kai_result(request, {profile: found[at] for profile, found in predictions.items()})
-        )
-        for at, case in enumerate(cases)
+def _usable(
+    nodes: Iterable[NodeInfo], tolerations: Collection[tuple[Toleration, ...]]
+) -> tuple[list[NodeInfo], tuple[explanation.LeftOut, ...], ExcludedNodes]:
+    """Nodes that some tasks may use, the others by reason, and those that not all tasks may use."""
+    usable: list[NodeInfo] = []
+    left: dict[str, list[str]] = {}
+    kept: dict[tuple[Toleration, ...], set[str]] = {kind: set() for kind in tolerations}
+    for node in nodes:
+        whys = {kind: _why_not(node, kind) for kind in tolerations}
+        if all(whys.values()):
+            left.setdefault(min(str(why) for why in whys.values()), []).append(node.name)
+            continue
+        usable.append(node)
+        for kind in (kind for kind, why in whys.items() if why):
+            kept[kind].add(node.name)
+    left_out = tuple(
+        explanation.LeftOut(why=why, nodes=len(names), names=tuple(sorted(names)[:_LISTED]))
+        for why, names in sorted(left.items())
     )
+    return usable, left_out, {kind: frozenset(names) for kind, names in kept.items()}
 
 
-def _pending_group(
-    run: _ExplainRun, group_requests: TaskGroupRequests, objects: Mapping[Profile, KaiPodGroup]
-) -> _Case:
-    """A task group of which no pod runs."""
-    request, pods = run.request, len(group_requests.group.tasks)
-    placement, lacking, undecided = _placed(request, run.room, group_requests)
-    alone = True if placement is not None else _fits_alone(run, group_requests, undecided)
-    shortage_entries = tuple(
-        shortage_entry(one, run.room, request.pool, request.top) for one in lacking
-    )
-    answer: explanation.Answer = "scheduled" if placement is not None else "pending"
-    summary = f"all {pods} pods find a place" if pods > 1 else "its pod finds a place"
-    if undecided:
-        answer = "undecided"
-        summary = f"not decided within {request.steps} steps; ask for more with --steps"
-    elif placement is None:
-        summary = shortage_entries[0].text if shortage_entries else "there is no place"
-    subgroups = subgroup_entries(run.room, request.pool, group_requests, placement)
-    if placement is not None:
-        charge(run.room, group_requests, placement)
-        run.charged = True
-    found = partial(
-        explanation.Group,
-        name=group_requests.group.name,
-        pod_group=objects[request.profile].name,
-        pods=pods,
-        answer=answer,
-        summary=summary,
-        complete=placement is None or placement.complete,
-        subgroups=subgroups,
-        shortages=shortage_entries,
-    )
-    return _Case(objects, 0, alone, lambda kai: found(kai=kai))
-
-
-def _running_group(
-    run: _ExplainRun,
-    group_requests: TaskGroupRequests,
-    objects: Mapping[Profile, KaiPodGroup],
-    own: Sequence[BoundPod],
-) -> _Case:
-    """A task group of which pods run: they are its own, and no obstacle to it."""
-    request, pods = run.request, len(group_requests.group.tasks)
-    all_run = len(own) >= pods
-    paths = Counter(_path_of(run.room, pod) for pod in own)
-    verb = "run" if all_run else "are on nodes"
-    found = partial(
-        explanation.Group,
-        name=group_requests.group.name,
-        pod_group=objects[request.profile].name,
-        pods=pods,
-        answer="scheduled" if all_run else "undecided",
-        summary=f"all {pods} pods run" if all_run else f"{len(own)} of {pods} pods {verb}",
-        complete=True,
-        subgroups=subgroup_entries(run.room, request.pool, group_requests, None),
-        shortages=(),
-        running=tuple(
-            explanation.DomainRoom(domain=path, pods=n) for path, n in sorted(paths.items())
-        ),
-    )
-    return _Case(objects, min(len(own), pods), None, lambda kai: found(kai=kai))
-
-
-def _path_of(room: Room, pod: BoundPod) -> tuple[str, ...]:
-    leaf = room.tree.leaf_of_node(pod.node)
-    return () if leaf is None else format_path(room.path_of_leaf(leaf))
-
-
-def _placed(
-    request: ExplainRequest, room: Room, group_requests: TaskGroupRequests
-) -> tuple[GroupPlacement | None, Sequence[Shortage], bool]:
-    """A place, or what is missing; and whether neither was decided."""
-    try:
-        placement = find_placement(room, group_requests, request.steps)
-    except UndecidedError:
-        return None, (), True
-    if placement is not None:
-        return placement, (), False
-    try:
-        return None, shortages(room, group_requests, request.steps), False
-    except UndecidedError:
-        return None, (), False
-
-
-def _fits_alone(
-    run: _ExplainRun, group_requests: TaskGroupRequests, undecided: bool
-) -> bool | None:
-    """Whether a group that finds no place now has one without the groups before it.
-
-    Pods that terminate are no obstacle then: their room is free as soon as they are gone.
-    """
-    if not run.charged and not run.view.terminating:
-        return None if undecided else False
-    return fit_together(run.view.after_terminations, [group_requests], run.request.steps)
-
-
-def _kai_result(request: ExplainRequest, found: Mapping[Profile, Prediction]) -> explanation.Kai:
-    """The answer of the profile in use, and whether the other one helps."""
-    mine, robust = found[request.profile], found[Profile.ROBUST]
-    reasons = mine.reasons
-    if mine.result != "scheduled" and robust.result == "scheduled":
-        reasons = tuple(
-            msgspec.structs.replace(
-                one, help=f"use --profile robust, with which KAI places it; or {one.help}"
-            )
-            for one in reasons
-        )
-    return explanation.Kai(result=mine.result, robust=robust.result, deviations=reasons)
+def _why_not(node: NodeInfo, tolerations: Sequence[Toleration]) -> str | None:
+    if not node.ready:
+        return "not ready"
+    if node.unschedulable:
+        return "unschedulable"
+    for taint in node.taints:
+        blocks = taint.effect in BLOCKING_EFFECTS
+        if blocks and not tolerates(tolerations, taint.key, taint.value, taint.effect):
+            return f"taint {taint.key}"
+    return None
 
 
 def _own_pods(
-    request: ExplainRequest, built: Built, pods: Iterable[BoundPod]
+    request: ExplainRequest, names: Collection[str], pods: Iterable[BoundPod]
 ) -> Mapping[str, Sequence[BoundPod]]:
     """Bound pods of the workflow's PodGroups, by their names."""
-    names = {group["metadata"]["name"] for group in built.pod_groups}
     found = [pod for pod in pods if pod.group in names and not pod.terminating]
     spaces = {pod.namespace for pod in found}
     wanted = request.namespace
-    if wanted is None:
-        wanted = next(iter(spaces)) if len(spaces) == 1 else None
+    if wanted is None and len(spaces) == 1:
+        (wanted,) = spaces
     groups: dict[str, list[BoundPod]] = {}
     for pod in found:
         if pod.namespace == wanted:
@@ -318,15 +194,173 @@ def _own_pods(
     return groups
 
 
-def _runs(
-    group_requests: TaskGroupRequests,
-    built: Mapping[Profile, Built],
-    own: Mapping[str, Sequence[BoundPod]],
-    workflow: Workflow,
+# -- one task group --------------------------------------------------------------------------
+
+_NOT_JUDGED: Final = explanation.Kai(result="unknown", robust="unknown")
+
+
+def _pending(
+    request: ExplainRequest, requests: TaskGroupRequests, name: str, left: Room
+) -> tuple[explanation.Group, GroupPlacement | None]:
+    """A task group of which no pod runs; where it fits, its pods are charged to what is left."""
+    pods = len(requests.group.tasks)
+    placement: GroupPlacement | None = None
+    lacking: tuple[explanation.Shortage, ...] = ()
+    answer: explanation.Answer = "pending"
+    try:
+        placement = find_placement(left, requests, request.steps)
+    except UndecidedError:
+        answer = "undecided"
+        summary = f"not decided within {request.steps} steps; ask for more with --steps"
+    else:
+        if placement is None:
+            lacking = _shortages(request, requests, left)
+            summary = lacking[0].text if lacking else "there is no place"
+        else:
+            answer = "scheduled"
+            summary = f"all {pods} pods find a place" if pods > 1 else "its pod finds a place"
+    group = explanation.Group(
+        name=requests.group.name,
+        pod_group=name,
+        pods=pods,
+        answer=answer,
+        summary=summary,
+        complete=placement is None or placement.complete,
+        subgroups=_subgroup_entries(left, request.pool, requests, placement),
+        shortages=lacking,
+        kai=_NOT_JUDGED,
+    )
+    if placement is not None:
+        charge(left, requests, placement)
+    return group, placement
+
+
+def _shortages(
+    request: ExplainRequest, requests: TaskGroupRequests, left: Room
+) -> tuple[explanation.Shortage, ...]:
+    try:
+        return shortages(left, request.pool, requests, request.steps, request.top)
+    except UndecidedError:
+        return ()
+
+
+def _running(
     request: ExplainRequest,
-) -> bool:
-    index = workflow.groups.index(group_requests.group)
-    return bool(own.get(built[request.profile].pod_groups[index]["metadata"]["name"]))
+    requests: TaskGroupRequests,
+    name: str,
+    room: Room,
+    own: Sequence[BoundPod],
+) -> explanation.Group:
+    """A task group of which pods run: they are its own, and no obstacle to it."""
+    pods = len(requests.group.tasks)
+    leaves = (room.tree.leaf_of_node(pod.node) for pod in own)
+    paths = [() if leaf is None else format_path(room.path_of_leaf(leaf)) for leaf in leaves]
+    return explanation.Group(
+        name=requests.group.name,
+        pod_group=name,
+        pods=pods,
+        answer="scheduled" if len(own) >= pods else "undecided",
+        summary=f"all {pods} pods run"
+        if len(own) >= pods
+        else f"{len(own)} of {pods} pods are on nodes",
+        complete=True,
+        subgroups=_subgroup_entries(room, request.pool, requests, None),
+        shortages=(),
+        kai=_NOT_JUDGED,
+        running=_domain_rooms(Counter(paths)),
+    )
+
+
+def _kai(mine: Prediction, robust: Prediction) -> explanation.Kai:
+    """The answer of the profile in use, and whether the other one helps."""
+    reasons = mine.reasons
+    if mine.result != "scheduled" and robust.result == "scheduled":
+        helps = "use --profile robust, with which KAI places it; or"
+        reasons = tuple(msgspec.structs.replace(one, help=f"{helps} {one.help}") for one in reasons)
+    return explanation.Kai(result=mine.result, robust=robust.result, deviations=reasons)
+
+
+def _subgroup_entries(
+    room: Room, pool: Pool, requests: TaskGroupRequests, placement: GroupPlacement | None
+) -> tuple[explanation.Subgroup, ...]:
+    """Every node of the tree; where its pods go, if they do."""
+    found = []
+    for node in requests.nodes():
+        entry = explanation.Subgroup(
+            name=node.name,
+            key=pool.topology_keys[node.level].key,
+            group=node.group,
+            type=_TYPES[node.kind],
+            pods=node.size,
+        )
+        if placement is not None:
+            pods = _pods_by_path(room, node, placement)
+            domains = {path[: node.level + 1] for path in pods}
+            together = len(domains) == 1 and MISSING not in next(iter(domains))[-1:]
+            entry = msgspec.structs.replace(
+                entry,
+                together=together,
+                domain=format_path(domains.pop()) if together else None,
+                places=() if node.children else _places(pods),
+            )
+        found.append(entry)
+    if not found and placement is not None:
+        places = _places(_pods_by_path(room, requests.root, placement))
+        size = requests.root.size
+        found = [
+            explanation.Subgroup(name="", key="", group="", type="none", pods=size, places=places)
+        ]
+    return tuple(found)
+
+
+def _pods_by_path(room: Room, node: Node, placement: GroupPlacement) -> Counter[tuple[str, ...]]:
+    found: Counter[tuple[str, ...]] = Counter()
+    for leaf in node.leaves():
+        for nodes in placement.pods[id(leaf)]:
+            for at, pods in nodes.items():
+                found[room.path_of_leaf(at)] += pods
+    return found
+
+
+def _places(pods: Mapping[tuple[str, ...], int]) -> tuple[explanation.DomainRoom, ...]:
+    return _domain_rooms({format_path(path): number for path, number in pods.items()})
+
+
+def _domain_rooms(pods: Mapping[tuple[str, ...], int]) -> tuple[explanation.DomainRoom, ...]:
+    return tuple(
+        explanation.DomainRoom(domain=path, pods=number) for path, number in sorted(pods.items())
+    )
+
+
+# -- the workflow ----------------------------------------------------------------------------
+
+
+def _key_entries(
+    room: Room, pool: Pool, group_requests: Sequence[TaskGroupRequests], top: int
+) -> tuple[explanation.KeyRoom, ...]:
+    """The pool's keys on these nodes: how many domains, and which have most room."""
+    pods: Counter[Shape] = Counter()
+    for one in group_requests:
+        pods.update(one.tasks.values())
+    fits = room.fits(max(pods, key=lambda shape: pods[shape]))
+    found = []
+    for level, key in enumerate(pool.topology_keys, start=1):
+        domains = [at for at in range(room.domains(level)) if room.labelled(level, at)]
+        sums = room.sums(level, fits)
+        best = sorted(domains, key=lambda at: (-sums[at], at))[:top]
+        found.append(
+            explanation.KeyRoom(
+                key=key.key,
+                label=key.label,
+                domains=len(domains),
+                unlabelled=sum(key.label not in node.labels for node in room.nodes),
+                best=tuple(
+                    explanation.DomainRoom(domain=format_path(room.path(level, at)), pods=sums[at])
+                    for at in best
+                ),
+            )
+        )
+    return tuple(found)
 
 
 def _unsized(workflow: Workflow) -> Iterator[str]:
@@ -337,13 +371,6 @@ def _unsized(workflow: Workflow) -> Iterator[str]:
             f"{counted(bare, 'task')} of no size counted as one cpu each, but the pods that apply "
             "makes of them request nothing: KAI may find room for them where none is counted"
         )
-
-
-def _tolerations(request: ExplainRequest) -> set[tuple[Toleration, ...]]:
-    """What the pods of each kind of task tolerate."""
-    workflow = request.workflow
-    tasks = (task for group in workflow.groups for task in group.tasks)
-    return {tolerations_of(request.pool, workflow.resource_of(task)) for task in tasks}
 
 
 def _overall(answers: Sequence[explanation.Answer]) -> explanation.Answer:
@@ -360,3 +387,42 @@ def _overall_kai(results: Sequence[explanation.KaiResult]) -> explanation.KaiRes
     if all(result == "scheduled" for result in results):
         return "scheduled"
     return "partly" if "scheduled" in results else "pending"
+
+
+def _possible(found: explanation.WorkflowExplanation) -> str:
+    pods = counted(sum(group.pods for group in found.groups), "pod")
+    if all(group.running for group in found.groups) and found.answer == "scheduled":
+        return f"Running: its {pods} are on nodes."
+    if found.answer == "scheduled":
+        return f"Possible: there is a place for its {pods}."
+    half = [group.name for group in found.groups if group.running and group.kai.deviations]
+    if half:
+        return f"Not decided: of {', '.join(half)} only a part of the pods runs."
+    waiting = [group.name for group in found.groups if group.answer != "scheduled"]
+    names = ", ".join(waiting[:_NAMED]) + (", ..." if len(waiting) > _NAMED else "")
+    if found.answer == "undecided":
+        return f"Not decided: the search for {names} was cut off; give it more --steps."
+    if found.together:
+        return (
+            f"Possible for all at once, but KAI takes task groups one after another, and {names} "
+            "may find no place after the others. Submit it first."
+        )
+    if found.answer == "partly":
+        return f"Not possible for all: {names} finds no place after the others."
+    return f"Not possible: there is no place for {names}."
+
+
+def _of_kai(found: explanation.WorkflowExplanation) -> str:
+    kai = f"KAI v{found.kai_version}"
+    wrong = [group for group in found.groups if group.kai.deviations]
+    names = ", ".join(sorted({one.name for group in wrong for one in group.kai.deviations}))
+    which = ", ".join(group.name for group in wrong[:_NAMED])
+    if all(group.running for group in found.groups) and found.kai_result == "scheduled":
+        return ""
+    if found.kai_result == "unknown":
+        return f"What {kai} does with {which} cannot be known: {names}."
+    if not wrong and found.answer == found.kai_result:
+        return f"{kai} does the same."
+    if not wrong:
+        return f"{kai} {_DOES[found.kai_result]}."
+    return f"But {kai} leaves {which} pending: {names}."

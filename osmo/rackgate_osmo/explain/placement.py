@@ -1,4 +1,4 @@
-"""Where a task group can go: an exact answer, with the placement engine choosing the nodes.
+"""Where a task group can go: an exact answer.
 
 Required groups must have a domain; then as many preferences as can be had together, coarsest
 first. Preferences never keep anything from being placed.
@@ -6,20 +6,71 @@ first. Preferences never keep anything from being placed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, TypeAlias
 
-from rackgate.api.names import HOSTNAME_LABEL
-from rackgate_assigner.topology.model import PodSetRequest, TopologyRequest
-from rackgate_assigner.topology.placement.place import place
-from rackgate_osmo import Node
-from rackgate_osmo.explain.packing import Lot, Packing
-from rackgate_osmo.explain.requests import Plan, TaskGroupRequests, plan_of
 from rackgate_osmo.explain.room import Room, Shape
-from rackgate_osmo.explain.search import Budget, FitTables, Item, Search, UndecidedError
+from rackgate_osmo.explain.search import (
+    Budget,
+    Counts,
+    FitTables,
+    Item,
+    UndecidedError,
+    pack,
+    solve,
+)
+from rackgate_osmo.model.model import DEFAULT_RESOURCE, Pool, TaskGroup, Toleration, Workflow
+from rackgate_osmo.model.requests import requests_of, tolerations_of
+from rackgate_osmo.render.node import Kind, Node
+from rackgate_osmo.render.tree import subgroup_tree_of
 
 STEPS: Final = 100_000  # tries of a domain: some seconds
+
+# Names of nodes that pods with these tolerations may not run on.
+ExcludedNodes: TypeAlias = Mapping[tuple[Toleration, ...], frozenset[str]]
+
+
+@dataclass(slots=True)
+class TaskGroupRequests:
+    """What a task group asks for: its tree, and the pods of its leaves.
+
+    Attributes:
+        shapes: of its pods, each once.
+        counts: pods by shape of each leaf of the tree.
+        tasks: shape of every task, by name.
+    """
+
+    group: TaskGroup
+    root: Node
+    shapes: tuple[Shape, ...]
+    counts: Sequence[tuple[Node, Counts]]
+    tasks: Mapping[str, Shape]
+
+    def nodes(self) -> Iterator[Node]:
+        """Every node but the root, each after its parent."""
+        return self.root.below()
+
+    def preferred(self) -> list[Node]:
+        """Nodes that prefer a domain, coarsest first, as KAI takes them."""
+        found = [node for node in self.nodes() if node.kind is Kind.PREFERRED]
+        return sorted(found, key=lambda node: node.level)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Groups that must have a domain.
+
+    Attributes:
+        root: everything.
+        items: by `id` of each node that must have a domain.
+        homes: by `id` of each leaf, the item that its pods are loose in.
+    """
+
+    root: Item
+    items: Mapping[int, Item]
+    homes: Mapping[int, Item]
 
 
 @dataclass(slots=True)
@@ -27,15 +78,67 @@ class GroupPlacement:
     """A way to place a task group.
 
     Attributes:
-        domains: level and domain by `id` of the tree's nodes: those required, and the preferences
-            that are satisfied.
         pods: pods by node of the cluster, by `id` of the tree's leaves; in step with the shapes.
-        complete: whether no further preference can be satisfied; False where that was not decided.
+        complete: False where it was not decided whether further preferences can be satisfied.
     """
 
-    domains: dict[int, tuple[int, int]]
-    pods: dict[int, list[Mapping[int, int]]] = field(default_factory=dict)
+    pods: dict[int, list[dict[int, int]]] = field(default_factory=dict)
     complete: bool = True
+
+
+def task_group_requests_of(
+    group: TaskGroup, workflow: Workflow, pool: Pool, excluded_nodes: ExcludedNodes | None = None
+) -> TaskGroupRequests:
+    """What a task group asks for."""
+    found: dict[str, Shape] = {}
+    for task in group.tasks:
+        name = task.resource or DEFAULT_RESOURCE
+        if name not in found:
+            resource = workflow.resource_of(task)
+            excluded = frozenset(resource.nodesExcluded) if resource is not None else frozenset()
+            kept = (excluded_nodes or {}).get(tolerations_of(pool, resource), frozenset())
+            found[name] = Shape(requests_of(resource), excluded | kept)
+    tasks = {task.name: found[task.resource or DEFAULT_RESOURCE] for task in group.tasks}
+    shapes = tuple(dict.fromkeys(tasks.values()))
+    root = subgroup_tree_of(group, workflow, pool)
+    counts = []
+    for leaf in root.leaves():
+        numbers = Counter(tasks[task] for task in leaf.tasks)
+        counts.append((leaf, tuple(numbers[shape] for shape in shapes)))
+    return TaskGroupRequests(group, root, shapes, counts, tasks)
+
+
+def plan_of(group_requests: TaskGroupRequests, accepted: Collection[int] = ()) -> Plan:
+    """The groups that must have a domain.
+
+    Args:
+        group_requests: of one task group.
+        accepted: `id` of preferred nodes to insist on, beside those that are required.
+    """
+    counts = {id(leaf): numbers for leaf, numbers in group_requests.counts}
+    items: dict[int, Item] = {}
+    homes: dict[int, Item] = {}
+
+    def build(node: Node, level: int) -> Item:
+        leaves: list[Node] = []
+        children: list[Item] = []
+        stack = [node]
+        while stack:
+            one = stack.pop()
+            if one is not node and (one.kind is Kind.REQUIRED or id(one) in accepted):
+                items[id(one)] = build(one, one.level + 1)
+                children.append(items[id(one)])
+                continue
+            if id(one) in counts:
+                leaves.append(one)
+            stack.extend(reversed(one.children))
+        zero = (0,) * len(group_requests.shapes)
+        loose = map(sum, zip(zero, *(counts[id(leaf)] for leaf in leaves), strict=True))
+        item = Item(level, tuple(loose), children)
+        homes.update((id(leaf), item) for leaf in leaves)
+        return item
+
+    return Plan(build(group_requests.root, 0), items, homes)
 
 
 def find_placement(
@@ -48,8 +151,7 @@ def find_placement(
     """
     tables = FitTables(room, group_requests.shapes)
     preferred = group_requests.preferred()
-    accepted = {id(node) for node in preferred}
-    plan = plan_of(group_requests, accepted)
+    plan = plan_of(group_requests, {id(node) for node in preferred})
     try:
         found = solve(tables, plan.root, Budget(steps))
     except UndecidedError:
@@ -60,89 +162,19 @@ def find_placement(
         found = solve(tables, plan.root, Budget(steps))
         if found is None:
             return None
-        if preferred:
-            plan, found, complete = _preferring(tables, group_requests, plan, found, steps)
-    domains = {node: (item.level, found[item]) for node, item in plan.items.items()}
-    placement = GroupPlacement(domains, complete=complete)
-    lots, owners = lots_of(tables, group_requests, plan, found)
-    for (leaf, shape), nodes in zip(owners, nodes_of(room, lots, Budget(steps)), strict=True):
-        by_shape = placement.pods.setdefault(leaf, [{} for _ in group_requests.shapes])
-        by_shape[shape] = nodes
-    return placement
-
-
-def solve(tables: FitTables, root: Item, budget: Budget, at: int = 0) -> dict[Item, int] | None:
-    """A domain for every item such that all pods find a node; None where there is no way.
-
-    Raises:
-        UndecidedError: the budget is used up.
-    """
-    search = Search(tables, root, budget, at)
-    if tables.uniform:
-        return search.run()
-    return search.run(lambda found: _packs(tables, root, found, budget))
-
-
-def charge(room: Room, group_requests: TaskGroupRequests, placement: GroupPlacement) -> None:
-    """Take the room of a task group."""
-    for by_shape in placement.pods.values():
-        for shape, nodes in zip(group_requests.shapes, by_shape, strict=True):
-            for node, pods in nodes.items():
-                room.charge(node, dict(shape.requests), pods)
-
-
-def lots_of(
-    tables: FitTables, group_requests: TaskGroupRequests, plan: Plan, found: Mapping[Item, int]
-) -> tuple[list[Lot], list[tuple[int, int]]]:
-    """Equal pods of each leaf with the nodes they may use; and whose they are: leaf and shape."""
-    lots, owners = [], []
+        plan, found, complete = _preferring(tables, group_requests, plan, found, steps)
+    packed = pack(tables, found, Budget(steps))
+    if packed is None:
+        raise UndecidedError
+    placement = GroupPlacement(complete=complete)
+    left = {key: dict(nodes) for key, nodes in packed.items()}
     for leaf, counts in group_requests.counts:
         home = plan.homes[id(leaf)]
-        start, end = tables.room.leaves(home.level, found[home])
-        for index, pods in enumerate(counts):
-            if pods:
-                lots.append(Lot(group_requests.shapes[index], pods, start, end))
-                owners.append((id(leaf), index))
-    return lots, owners
-
-
-def nodes_of(room: Room, lots: Sequence[Lot], budget: Budget) -> list[Mapping[int, int]]:
-    """Pods by node for lots that fit, by the engine; where it goes astray, by exact packing.
-
-    Raises:
-        UndecidedError: neither found a way that is known to exist.
-    """
-    left = room.copy()
-    found: list[Mapping[int, int]] = [{}] * len(lots)
-    for at in sorted(range(len(lots)), key=lambda at: _order(lots[at])):
-        lot = lots[at]
-        request = PodSetRequest(
-            name="pods",
-            count=lot.pods,
-            requests=dict(lot.shape.requests),
-            topology=TopologyRequest(preferred=room.tree.levels[-2]) if room.depth else None,
-            node_affinity=_excluded_nodes_affinity(lot.shape),
-        )
-        placed = place(
-            room.tree,
-            left.capacity,
-            [request],
-            topology_name="pool",
-            leaf_range=(lot.start, lot.end),
-        )
-        if placed.failure is not None:
-            packed = Packing(room, lots, budget).run()
-            if packed is None:
-                raise UndecidedError
-            return packed
-        nodes = {}
-        for (host,), pods in placed.assignments["pods"].domains:
-            leaf = room.tree.leaf_of_host(host)
-            if leaf is not None:
-                nodes[leaf] = pods
-                left.charge(leaf, request.requests, pods)
-        found[at] = nodes
-    return found
+        nodes = room.leaves(home.level, found[home])
+        placement.pods[id(leaf)] = [
+            _take(left[(*nodes, shape)], pods) if pods else {} for shape, pods in enumerate(counts)
+        ]
+    return placement
 
 
 def _preferring(
@@ -167,38 +199,44 @@ def _preferring(
     return plan, found, True
 
 
-def _packs(tables: FitTables, root: Item, found: Mapping[Item, int], budget: Budget) -> bool:
-    """Whether there is a node for every pod once domains are chosen."""
-    merged: dict[tuple[int, int, int], int] = {}
-    for item in root.walk():
-        run = tables.room.leaves(item.level, found[item])
-        for shape, pods in enumerate(item.loose):
-            if pods:
-                merged[(*run, shape)] = merged.get((*run, shape), 0) + pods
-    lots = [
-        Lot(tables.shapes[shape], pods, start, end)
-        for (start, end, shape), pods in sorted(merged.items())
-    ]
-    return Packing(tables.room, lots, budget).run() is not None
+def _take(left: dict[int, int], pods: int) -> dict[int, int]:
+    """Take so many pods from nodes, in their order."""
+    taken: dict[int, int] = {}
+    for node in list(left):
+        if not pods:
+            break
+        taken[node] = min(pods, left[node])
+        pods -= taken[node]
+        left[node] -= taken[node]
+        if not left[node]:
+            del left[node]
+    return taken
 
 
-def _order(lot: Lot) -> tuple[int, int]:
-    # Who may go to fewer nodes goes first: inner domains before outer ones.
-    return lot.end - lot.start, -sum(amount for _, amount in lot.shape.requests)
+def charge(room: Room, group_requests: TaskGroupRequests, placement: GroupPlacement) -> None:
+    """Take the room of a task group."""
+    for by_shape in placement.pods.values():
+        for shape, nodes in zip(group_requests.shapes, by_shape, strict=True):
+            for node, pods in nodes.items():
+                room.capacity.charge(node, dict(shape.requests), pods)
 
 
-def _excluded_nodes_affinity(shape: Shape) -> dict[str, Any] | None:
-    """An affinity that keeps pods from the nodes they may not run on."""
-    if not shape.excluded:
+def fit_together(
+    room: Room, group_requests: Sequence[TaskGroupRequests], steps: int
+) -> bool | None:
+    """Whether all task groups fit at once; None where that is not decided."""
+    shapes = tuple(dict.fromkeys(shape for one in group_requests for shape in one.shapes))
+    roots = [_with_shapes(plan_of(one).root, one.shapes, shapes) for one in group_requests]
+    loose = tuple(map(sum, zip((0,) * len(shapes), *(root.loose for root in roots), strict=True)))
+    whole = Item(0, loose, [child for root in roots for child in root.children])
+    try:
+        return solve(FitTables(room, shapes), whole, Budget(steps)) is not None
+    except UndecidedError:
         return None
-    rule = {"key": HOSTNAME_LABEL, "operator": "NotIn", "values": sorted(shape.excluded)}
-    return {
-        "requiredDuringSchedulingIgnoredDuringExecution": {
-            "nodeSelectorTerms": [{"matchExpressions": [rule]}]
-        }
-    }
 
 
-def satisfied(placement: GroupPlacement, node: Node) -> bool:
-    """Whether all pods of a tree's node share a domain of its level as asked."""
-    return id(node) in placement.domains
+def _with_shapes(item: Item, mine: Sequence[Shape], shapes: Sequence[Shape]) -> Item:
+    """The same group, its pods counted by other shapes."""
+    counts = dict(zip(mine, item.loose, strict=True))
+    children = [_with_shapes(child, mine, shapes) for child in item.children]
+    return Item(item.level, tuple(counts.get(shape, 0) for shape in shapes), children)

@@ -5,33 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_osmo.explain.explanation import Deviation
-from rackgate_osmo.explain.nodes import KaiView
 from rackgate_osmo.render.subgroups import SubGroup
-
-UNLABELLED: Final = "unlabelled nodes"
-ONE_DOMAIN: Final = "one-domain defect"
-SIZES: Final = "mixed sizes"
-SIBLINGS: Final = "sibling order"
-DOTS: Final = "dots in label values"
-GROUPS: Final = "task groups before"
-OUTSIDE_POOL: Final = "nodes outside the pool"
-SEARCH_LIMIT: Final = "search cut off"
-PARTLY_RUNNING: Final = "partly running"
-UNSIZED: Final = "unsized tasks"
-LEAVING: Final = "terminating pods"
 
 _NAMED: Final = 5  # subgroups that a sentence names
 
 
-def unlabelled(view: KaiView, levels: Sequence[str]) -> Deviation:
+def unlabelled(bare: int, nodes: Sequence[NodeInfo], levels: Sequence[str]) -> Deviation:
     """Nodes without a label, which KAI does not count."""
-    lacking = {label: sum(label not in node.labels for node in view.room.nodes) for label in levels}
+    lacking = {label: sum(label not in node.labels for node in nodes) for label in levels}
     shown = ", ".join(f"{label} on {count}" for label, count in lacking.items() if count)
     return Deviation(
-        name=UNLABELLED,
-        text=f"{view.unlabelled} of {len(view.room.nodes)} nodes lack a label of the Topology "
-        f"({shown}); "
+        name="unlabelled nodes",
+        text=f"{bare} of {len(nodes)} nodes lack a label of the Topology ({shown}); "
         "for any constraint, also a mere preference, KAI counts only nodes that carry all of its "
         "labels, also those of keys that the workflow does not use",
         help="label these nodes, or take the keys that they lack out of the pool",
@@ -41,25 +28,19 @@ def unlabelled(view: KaiView, levels: Sequence[str]) -> Deviation:
 def one_domain(levels: Sequence[str], level: int) -> Deviation:
     """A level that KAI does not see."""
     return Deviation(
-        name=ONE_DOMAIN,
+        name="one-domain defect",
         text="the nodes that KAI chooses from, cordoned ones among them, all lie in one domain of "
-        f"a finer level, and then it does not see the level that is asked for "
-        f"({levels[level]})",
+        f"a finer level, and then it does not see the level that is asked for ({levels[level]})",
         help="require the pool's finest key instead, or add nodes in a second domain of "
         f"{levels[-1]}",
     )
 
 
 def mixed(subgroup: SubGroup, what: str) -> Deviation:
-    """Pods of several sizes, each counted as large as the largest.
-
-    Args:
-        subgroup: of the PodGroup.
-        what: what becomes of it.
-    """
+    """Pods of several sizes, each counted as large as the largest, and what becomes of them."""
     who = f'subgroup "{subgroup.name}"' if subgroup.name else "the PodGroup"
     return Deviation(
-        name=SIZES,
+        name="mixed sizes",
         text=f"the pods of {who} are of several sizes, and KAI counts each as large as the "
         f"largest, resource by resource: {what}",
         help="give its tasks one size, or put tasks of another size into a task group of their own",
@@ -69,7 +50,7 @@ def mixed(subgroup: SubGroup, what: str) -> Deviation:
 def packing() -> Deviation:
     """Pods of several sizes that share nodes."""
     return Deviation(
-        name=SIZES,
+        name="mixed sizes",
         text="pods of several sizes share nodes, and KAI puts one pod after another on a node "
         "without going back",
         help="give the tasks one size",
@@ -79,7 +60,7 @@ def packing() -> Deviation:
 def groups_before() -> Deviation:
     """Task groups that may be placed before, nobody knows which and where."""
     return Deviation(
-        name=GROUPS,
+        name="task groups before",
         text="KAI takes the workflow's task groups one after another, older ones first. Their ages "
         "are not known here, so any other group may come first, and what is left for this one "
         "depends on where KAI puts it",
@@ -92,7 +73,7 @@ def siblings(subgroup: SubGroup, pod_group: str) -> Deviation:
     names = [below.name for below in subgroup.order()]
     shown = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
     return Deviation(
-        name=SIBLINGS,
+        name="sibling order",
         text="KAI places subgroups one after another in the order of their names "
         f"({shown or pod_group}) and does not go back: where it puts the first decides whether "
         "the others find room",
@@ -103,7 +84,7 @@ def siblings(subgroup: SubGroup, pod_group: str) -> Deviation:
 def dots(one: str, other: str) -> Deviation:
     """Two domains that read alike."""
     return Deviation(
-        name=DOTS,
+        name="dots in label values",
         text=f"KAI joins label values with dots and takes {one} and {other} for one domain: it may "
         "place a group over both although one is required",
         help="take the dots out of the node labels' values, or make the values of the finer key "
@@ -114,7 +95,7 @@ def dots(one: str, other: str) -> Deviation:
 def outside_pool(nodes: int) -> Deviation:
     """Pods that may run outside the pool."""
     return Deviation(
-        name=OUTSIDE_POOL,
+        name="nodes outside the pool",
         text=f"{nodes} other nodes of the cluster are not among those that -l chooses, and "
         "the pods carry no node selector that keeps them away from there",
         help="name the labels of the pool's nodes in the pool's node_selector",
@@ -124,36 +105,28 @@ def outside_pool(nodes: int) -> Deviation:
 def search_limit() -> Deviation:
     """The exact search did not end."""
     return Deviation(
-        name=SEARCH_LIMIT,
+        name="search cut off",
         text="whether there is a place was not decided",
         help="give the search more --steps",
     )
 
 
 def unsized(tasks: int) -> Deviation:
-    """Tasks whose pods request nothing, and are counted as one cpu each all the same.
-
-    Args:
-        tasks: how many.
-    """
+    """Tasks whose pods request nothing, and are counted as one cpu each all the same."""
     who = "1 task has" if tasks == 1 else f"{tasks} tasks have"
     return Deviation(
-        name=UNSIZED,
+        name="unsized tasks",
         text=f"{who} no size: counted as one cpu each, but the pods that apply makes of them "
         "request nothing, and KAI may find room for them where none is counted",
         help="give the tasks' resources a size",
     )
 
 
-def leaving(pods: int) -> Deviation:
-    """Pods that are being deleted, whose room is counted as taken.
-
-    Args:
-        pods: how many, on nodes that the workflow's pods may use.
-    """
+def terminating(pods: int) -> Deviation:
+    """Pods that are being deleted, whose room is counted as taken."""
     who = "1 pod terminates" if pods == 1 else f"{pods} pods terminate"
     return Deviation(
-        name=LEAVING,
+        name="terminating pods",
         text=f"{who} on these nodes: their room is counted as taken, but KAI counts it as free",
         help="ask again once they are gone",
     )
@@ -162,7 +135,7 @@ def leaving(pods: int) -> Deviation:
 def partly(running: int, pods: int) -> Deviation:
     """Some pods run, and the others are placed beside them."""
     return Deviation(
-        name=PARTLY_RUNNING,
+        name="partly running",
         text=f"{running} of {pods} pods are on nodes, and KAI places the others beside them",
         help="delete the pods that run to have the whole group placed anew, or wait",
     )

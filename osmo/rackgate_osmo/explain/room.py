@@ -1,12 +1,12 @@
-"""The room of a cluster as a search wants it: domains by the pool's keys, and what fits in each.
+"""The nodes of a pool as domains of its keys, and how many pods fit in each.
 
-Counted by the placement engine: its tree makes the domains, its capacity holds what is free, its
-`fit` says how many pods of a shape a node takes. Two things differ from a flavor's topology. A
-node that lacks a label stays in: it lies in a domain without a value there, which no group that
-asks for the level may use, and everybody else may. And the lowest level is always the node, so
-that sums over a domain never hide that the room is in pieces.
+The placement engine of the assigner counts: its `TopologyTree` makes the domains, its `Capacity`
+holds what is free, its `fit` says how many pods a node takes. Two things differ from a flavor's
+topology. A node that lacks a label stays in: it lies in a domain without a value, which a group
+that names the level may not use and any other group may. And the lowest level is always the node,
+so that a sum over a domain never hides that the capacity is in pieces.
 
-Level 0 is the whole cluster; level `i` is the pool's i-th key.
+Level 0 is the whole cluster; level `i` is the pool's i-th key. Leaves are nodes.
 """
 
 from __future__ import annotations
@@ -25,36 +25,21 @@ from rackgate_assigner.topology.tree import TopologyTree
 
 # No label value: those hold no control characters.
 MISSING: Final = "\x00"
-_LEVEL: Final = "level"
 
 
 class BoundPod(NamedTuple):
-    """A pod on a node that has not ended.
-
-    Attributes:
-        requests: effective amounts by resource, without the implied 1 of `pods`.
-        namespace: of the pod.
-        group: PodGroup that it says it belongs to, or "".
-        terminating: it is being deleted.
-    """
+    """A pod on a node that has not ended; `requests` without the implied 1 of `pods`."""
 
     node: str
     requests: Mapping[str, int]
     namespace: str = ""
-    group: str = ""
+    group: str = ""  # name of its PodGroup
     terminating: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """What was found of a pool's nodes.
-
-    Attributes:
-        nodes: as they came, those that pods may not use too.
-        pods: bound pods that have not ended.
-        warnings: what is not known.
-        others: nodes of the cluster that are not the pool's.
-    """
+    """A pool's nodes, usable or not, and the other nodes of the cluster."""
 
     nodes: tuple[NodeInfo, ...]
     pods: tuple[BoundPod, ...] = ()
@@ -64,12 +49,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one pod takes.
-
-    Attributes:
-        requests: sorted pairs, whole numbers, without the implied 1 of `pods`.
-        excluded: names of nodes that it may not run on.
-    """
+    """What one pod takes: sorted requests without the implied 1 of `pods`, and excluded nodes."""
 
     requests: tuple[tuple[str, int], ...] = ()
     excluded: frozenset[str] = frozenset()
@@ -82,34 +62,24 @@ class Shape:
 
 
 class Room:
-    """Domains and free room of the nodes that pods may use.
+    """Domains of the nodes, and their free capacity.
 
     Attributes:
-        labels: of the pool's keys, coarsest first.
-        tree: of the engine; its levels stand for the keys, and below them the node.
-        capacity: of the engine; `charge` takes from it.
+        tree: its levels stand for the pool's keys, and below them the node.
+        capacity: charge pods to it.
         nodes: in the order of the leaves.
     """
 
     def __init__(self, labels: Sequence[str], nodes: Iterable[NodeInfo]) -> None:
-        """Start with everything free.
-
-        Args:
-            labels: node labels of the pool's keys, coarsest first.
-            nodes: each with a name of its own.
-        """
-        self.labels = tuple(labels)
+        self.depth = len(labels)
         by_name = {node.name: node for node in nodes}
-        levels = [f"{_LEVEL}-{index}" for index in range(len(self.labels))]
-        marked = [
+        levels = {f"level-{index}": label for index, label in enumerate(labels)}
+        plain = [
             replace(
                 node,
                 labels={
                     HOSTNAME_LABEL: name,
-                    **{
-                        level: node.labels.get(label, MISSING)
-                        for level, label in zip(levels, self.labels, strict=True)
-                    },
+                    **{level: node.labels.get(label, MISSING) for level, label in levels.items()},
                 },
                 taints=(),
                 unschedulable=False,
@@ -117,39 +87,30 @@ class Room:
             )
             for name, node in by_name.items()
         ]
-        self.tree = TopologyTree.build([*levels, HOSTNAME_LABEL], marked)
+        self.tree = TopologyTree.build([*levels, HOSTNAME_LABEL], plain)
         self.capacity = Capacity(self.tree)
         self.nodes = [by_name[node.name] for node in self.tree.nodes]
 
     def charge_pods(self, pods: Iterable[BoundPod]) -> None:
-        """Take the room of pods that are bound to these nodes."""
+        """Take the capacity of those pods that are bound to these nodes."""
         for pod in pods:
             leaf = self.tree.leaf_of_node(pod.node)
             if leaf is not None:
-                self.charge(leaf, pod.requests)
+                self.capacity.charge(leaf, pod.requests, 1)
 
     def copy(self) -> Room:
-        """A snapshot: what is charged to it is not charged here."""
+        """A copy with a capacity of its own."""
         twin = object.__new__(Room)
-        twin.labels, twin.tree, twin.nodes = self.labels, self.tree, self.nodes
+        twin.depth, twin.tree, twin.nodes = self.depth, self.tree, self.nodes
         twin.capacity = self.capacity.copy()
         return twin
-
-    @property
-    def depth(self) -> int:
-        """Number of keys: the finest level."""
-        return len(self.labels)
-
-    def charge(self, leaf: int, requests: Mapping[str, int], count: int = 1) -> None:
-        """Take the room of pods on a node."""
-        self.capacity.charge(leaf, requests, count)
 
     def domains(self, level: int) -> int:
         """Number of domains of a level."""
         return 1 if level == 0 else len(self.tree.paths[level - 1])
 
     def leaves(self, level: int, domain: int) -> tuple[int, int]:
-        """Range of nodes of a domain, end exclusive."""
+        """Range of leaves of a domain, end exclusive."""
         if level == 0:
             return 0, self.tree.leaf_count
         start, end = self.tree.leaf_ranges[level - 1][domain : domain + 2].tolist()
@@ -171,7 +132,7 @@ class Room:
         return 0 if level <= 1 else int(self.tree.parents[level - 1][domain])
 
     def path(self, level: int, domain: int) -> tuple[str, ...]:
-        """Label values of a domain, coarse to fine; `MISSING` where nodes lack the label."""
+        """Label values of a domain, coarsest first; `MISSING` where nodes lack the label."""
         return () if level == 0 else self.tree.paths[level - 1][domain]
 
     def labelled(self, level: int, domain: int) -> bool:
@@ -184,8 +145,8 @@ class Room:
 
     def fits(self, shape: Shape) -> list[int]:
         """How many pods of a shape each node still takes."""
-        room = FreeCapacity(self.capacity, simulate_empty=False)
-        counts = fit(single_pod_requests(dict(shape.requests)), room)
+        free = FreeCapacity(self.capacity, simulate_empty=False)
+        counts = fit(single_pod_requests(dict(shape.requests)), free)
         for name in shape.excluded:
             leaf = self.tree.leaf_of_node(name)
             if leaf is not None:
@@ -194,7 +155,7 @@ class Room:
         return found
 
     def sums(self, level: int, amounts: Sequence[int]) -> list[int]:
-        """Amounts of nodes, summed by the domains of a level."""
+        """Amounts by node, summed by the domains of a level."""
         if level == 0 or not amounts:
             return [sum(amounts)] * self.domains(level)
         starts = self.tree.leaf_ranges[level - 1][:-1]
@@ -211,5 +172,5 @@ class Room:
 
 
 def format_path(path: Sequence[str]) -> tuple[str, ...]:
-    """A domain as it is said: "" where nodes lack the label."""
+    """A domain for output: "" where nodes lack the label."""
     return tuple("" if value == MISSING else value for value in path)

@@ -1,31 +1,43 @@
-"""Exact search: a domain for every group that must have one.
+"""Exact search: a domain for every group that must have one, and a node for every pod.
 
-Groups are nested, and a group's domain lies in that of the group around it. Two groups may share
-a domain. Which domains to take is a packing problem, so the search goes back where it has to:
-depth first, larger groups first, each into the tightest domain that holds it. What keeps it short:
+Input: a tree of `Item`s (groups nested in groups, each with pods by shape) and a `Room`. Output:
+a domain for each item such that all pods find a node, or the certainty that there is none. Two
+groups may share a domain, and a group's domain lies in that of the group around it.
+
+Phase 1, `_Search`, chooses domains: depth first, larger groups first, each into the tightest
+domain that holds it, and back where that leads nowhere.
 
 - The pods that are confined to a domain must fit into it. Domains are nested, so with pods of one
-  shape this is also enough (Hall's condition on nested sets): no node has to be chosen meanwhile.
-  With several shapes it only rules out, and `osmo_packing` decides in the end.
-- Groups that are alike take domains in one order, and of domains that are alike only the first is
-  tried: all other combinations are the same up to names.
+  shape this is also enough (Hall's condition on nested sets). With several shapes it only rules
+  out, and phase 2 decides.
+- Groups that are alike take domains in one order. Of domains that are alike only the first is
+  tried. All other combinations are the same up to names.
 - A group is offered only domains that could hold it if nothing else were there.
 
-It stops after a number of steps and then says that it did not decide.
+Phase 2, `Packing`, chooses nodes. A `Lot` is a number of equal pods that may use one run of nodes.
+Lots with fewest nodes come first; node by node as many pods as fit, fewer where that leads
+nowhere. Nodes that are alike get pods in descending numbers, since other orders are the same.
+
+Both are exponential in the worst case. A `Budget` of steps ends them with `UndecidedError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, TypeAlias
 
+from rackgate_assigner.topology.tree import PODS
 from rackgate_osmo.explain.room import Room, Shape
 
 Counts: TypeAlias = tuple[int, ...]
 
-_LOOKUPS_PER_STEP: Final = 64  # domains whose room is looked up in the time of one step
+_LOOKUPS_PER_STEP: Final = 64  # domains or nodes that are looked up in the time of one step
+# Pods that take most of these are placed first.
+_HARDEST: Final = ("nvidia.com/gpu", "cpu", "memory", "ephemeral-storage")
 
 
 class UndecidedError(Exception):
@@ -33,17 +45,13 @@ class UndecidedError(Exception):
 
 
 class Budget:
-    """Steps that a search may take."""
+    """Steps that searches may take."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Take steps.
-
-        Raises:
-            UndecidedError: none are left.
-        """
+        """Take steps; raise UndecidedError when none are left."""
         self.left -= steps
         if self.left < 0:
             raise UndecidedError
@@ -78,6 +86,123 @@ class Item:
             yield from child.walk()
 
 
+class FitTables:
+    """What fits where, for pods of certain shapes; made once, searched often.
+
+    Attributes:
+        slots: by level and shape, how many pods each domain takes.
+    """
+
+    def __init__(self, room: Room, shapes: Sequence[Shape]) -> None:
+        self.room, self.shapes = room, tuple(shapes)
+        self.uniform = len(shapes) <= 1
+        resources = sorted({name for shape in shapes for name, _ in shape.requests})
+        self._requests = [[dict(s.requests).get(r, 0) for r in resources] for s in shapes]
+        self._covering = [
+            [at for at, other in enumerate(shapes) if other.covers(shape)] for shape in shapes
+        ]
+        fits = [room.fits(shape) for shape in shapes]
+        free = [] if self.uniform else [room.free(name) for name in resources]
+        levels = range(room.depth + 1)
+        self.slots = [[room.sums(level, counts) for counts in fits] for level in levels]
+        self._free = [[room.sums(level, amounts) for amounts in free] for level in levels]
+        self._nodes = list(zip(*fits, *free, strict=True))
+        self._alone: dict[tuple[int, int], bool] = {}
+        self._kinds: dict[Hashable, int] = {}
+        self._classes: dict[Item, int] = {}
+
+    def equivalence_class(self, item: Item) -> int:
+        """Equal for groups that ask for the same."""
+        known = self._classes.get(item)
+        if known is None:
+            inside = tuple(sorted(map(self.equivalence_class, item.children)))
+            known = self._kinds.setdefault((item.level, item.loose, inside), len(self._kinds))
+            self._classes[item] = known
+        return known
+
+    def in_order(self, items: Sequence[Item]) -> list[Item]:
+        """Groups in the order of the search: finer and larger ones first, alike ones in a row."""
+        return sorted(
+            items, key=lambda one: (-one.level, -sum(one.total()), self.equivalence_class(one))
+        )
+
+    def nodes_in(self, level: int, domain: int) -> tuple[Hashable, ...]:
+        """Equal for domains whose nodes offer the same."""
+        if self.uniform:
+            return tuple(counts[domain] for counts in self.slots[level])
+        start, end = self.room.leaves(level, domain)
+        return tuple(sorted(self._nodes[start:end]))
+
+    def holds(self, level: int, domain: int, confined: Sequence[int]) -> bool:
+        """Whether pods by shape fit into a domain, as far as sums can tell."""
+        for shape, covering in enumerate(self._covering):
+            if sum(confined[at] for at in covering) > self.slots[level][shape][domain]:
+                return False
+        for index, free in enumerate(self._free[level]):
+            need = sum(n * r[index] for n, r in zip(confined, self._requests, strict=True) if n)
+            if need > free[domain]:
+                return False
+        return True
+
+    def times(self, item: Item, domain: int, confined: Sequence[int]) -> int:
+        """How often a group fits into a domain at most, beside what is confined to it."""
+        total = item.total()
+        most = sum(total) + 10**9
+        for shape, covering in enumerate(self._covering):
+            need = sum(total[at] for at in covering)
+            if need:
+                taken = sum(confined[at] for at in covering)
+                most = min(most, (self.slots[item.level][shape][domain] - taken) // need)
+        return max(most, 0)
+
+    def could_hold(self, item: Item, domain: int) -> bool:
+        """Whether a group could be in a domain if nothing else were there; False is certain."""
+        key = (self.equivalence_class(item), domain)
+        if key not in self._alone:
+            children = sorted(item.children, key=self.equivalence_class)
+            self._alone[key] = self.holds(item.level, domain, item.total()) and all(
+                self._enough(item.level, domain, list(alike))
+                for _, alike in groupby(children, key=self.equivalence_class)
+            )
+        return self._alone[key]
+
+    def _enough(self, level: int, domain: int, alike: list[Item]) -> bool:
+        """Whether there are domains for all of some groups that are alike."""
+        item, left, nothing = alike[0], len(alike), [0] * len(self.shapes)
+        for inside in self.room.within(level, domain, item.level):
+            if self.room.labelled(item.level, inside) and self.could_hold(item, inside):
+                left -= self.times(item, inside, nothing)
+            if left <= 0:
+                return True
+        return False
+
+
+def solve(tables: FitTables, root: Item, budget: Budget, at: int = 0) -> dict[Item, int] | None:
+    """A domain for every item such that all pods find a node; None where there is no way.
+
+    Args:
+        tables: of the shapes that the items count.
+        root: everything; each group below has a finer level than the one around it.
+        budget: shared with other searches.
+        at: the root's domain.
+    """
+    return _Search(tables, root, budget, at).run()
+
+
+def pack(
+    tables: FitTables, found: Mapping[Item, int], budget: Budget
+) -> dict[tuple[int, int, int], Mapping[int, int]] | None:
+    """Pods by node for chosen domains, by run of nodes and shape; None where there is no way."""
+    merged: Counter[tuple[int, int, int]] = Counter()
+    for item, domain in found.items():
+        start, end = tables.room.leaves(item.level, domain)
+        merged.update({(start, end, at): pods for at, pods in enumerate(item.loose) if pods})
+    keys = sorted(merged)
+    lots = [Lot(tables.shapes[at], merged[start, end, at], start, end) for start, end, at in keys]
+    packed = Packing(tables.room, lots, budget).run()
+    return None if packed is None else dict(zip(keys, packed, strict=True))
+
+
 @dataclass(slots=True)
 class _Step:
     """A group whose domain is to be chosen.
@@ -86,197 +211,45 @@ class _Step:
         parent: position of the group around it.
         twin: position of the sibling before it, if that is alike; else -1.
         twins: how many siblings from here on are alike.
-        total: pods by shape.
-        likeness: equal for groups that ask for the same.
         order: domains to try, the tightest first; a twin goes on in the order of the first.
-        at: position in `order` of the domain that is taken.
-        failed: signatures of domains that led nowhere.
+        at: position in `order` of the domain that is tried.
+        domain: the one that is taken, or -1.
+        failed: what domains looked like that led nowhere.
     """
 
     item: Item
     parent: int
     twin: int
     twins: int
-    total: Counts
-    equivalence_class: int
     order: Sequence[int] = ()
     at: int = -1
     domain: int = -1
     failed: set[Hashable] = field(default_factory=set)
 
 
-class FitTables:
-    """What fits where, for pods of certain shapes; made once, searched often."""
+class _Search:
+    """Phase 1.
 
-    def __init__(self, room: Room, shapes: Sequence[Shape]) -> None:
-        self.room, self.shapes = room, tuple(shapes)
-        self.resources = sorted({name for shape in shapes for name, _ in shape.requests})
-        self.requests = [[dict(s.requests).get(r, 0) for r in self.resources] for s in shapes]
-        self.fits = [room.fits(shape) for shape in shapes]
-        self.covering = [
-            [at for at, other in enumerate(shapes) if other.covers(shape)] for shape in shapes
-        ]
-        self.uniform = len(shapes) <= 1
-        free = [] if self.uniform else [room.free(name) for name in self.resources]
-        self.nodes = list(zip(*self.fits, *free, strict=True))
-        levels = range(room.depth + 1)
-        self.slots = [[room.sums(level, counts) for counts in self.fits] for level in levels]
-        self.free = [[room.sums(level, amounts) for amounts in free] for level in levels]
-        self._numbers: dict[Hashable, int] = {}
-        self._empty: dict[tuple[int, int], int] = {}
-        self._alone: dict[tuple[int, int, int], bool] = {}
-        self._kinds: dict[Hashable, int] = {}
-        self._equivalence_classes: dict[Item, int] = {}
+    Invariant: `confined[level][domain]` counts, by shape, the pods of all groups whose domain is
+    chosen and lies in that domain, up to the domain of the group around them.
+    """
 
-    def number(self, value: Hashable) -> int:
-        """A small number that stands for a value."""
-        return self._numbers.setdefault(value, len(self._numbers))
-
-    def equivalence_class(self, item: Item) -> int:
-        """Equal for groups that ask for the same."""
-        known = self._equivalence_classes.get(item)
-        if known is None:
-            inside = tuple(sorted(self.equivalence_class(child) for child in item.children))
-            known = self._kinds.setdefault((item.level, item.loose, inside), len(self._kinds))
-            self._equivalence_classes[item] = known
-        return known
-
-    def holds(self, level: int, domain: int, confined: Sequence[int]) -> bool:
-        """Whether pods by shape fit into a domain, as far as sums can tell."""
-        for shape, covering in enumerate(self.covering):
-            need = sum(confined[at] for at in covering)
-            if need > self.slots[level][shape][domain]:
-                return False
-        for index, free in enumerate(self.free[level]):
-            need = sum(n * r[index] for n, r in zip(confined, self.requests, strict=True) if n)
-            if need > free[domain]:
-                return False
-        return True
-
-    def times(self, level: int, domain: int, confined: Sequence[int], total: Counts) -> int:
-        """How often a group fits into a domain at most, beside what is confined to it."""
-        most = sum(total) + 10**9
-        for shape, covering in enumerate(self.covering):
-            need = sum(total[at] for at in covering)
-            if need:
-                taken = sum(confined[at] for at in covering)
-                most = min(most, (self.slots[level][shape][domain] - taken) // need)
-        return max(most, 0)
-
-    def empty(self, level: int, domain: int, finest: int) -> int:
-        """Equal for domains that are alike while nothing is placed, down to a level."""
-        key = (level * 100 + finest, domain)
-        if key not in self._empty:
-            inside: tuple[Hashable, ...]
-            if level == finest and self.uniform:
-                inside = tuple(counts[domain] for counts in self.slots[level])
-            elif level == finest:
-                start, end = self.room.leaves(level, domain)
-                inside = tuple(sorted(self.nodes[start:end]))
-            else:
-                below = self.room.within(level, domain, level + 1)
-                inside = tuple(sorted(self.empty(level + 1, child, finest) for child in below))
-            labelled = self.room.labelled(level, domain)
-            self._empty[key] = self.number((level, finest, labelled, inside))
-        return self._empty[key]
-
-    def could_hold(self, item: Item, level: int, domain: int, finest: int) -> bool:
-        """Whether a group could be in a domain if nothing else were there; False is certain."""
-        key = (self.equivalence_class(item), self.empty(level, domain, finest), level)
-        if key not in self._alone:
-            nothing = [0] * len(self.shapes)
-            self._alone[key] = self.holds(level, domain, item.total()) and all(
-                self._enough(alike, level, domain, finest, nothing)
-                for alike in self._alike(item.children)
-            )
-        return self._alone[key]
-
-    def _alike(self, items: Sequence[Item]) -> list[list[Item]]:
-        ordered = sorted(items, key=self.equivalence_class)
-        return [list(some) for _, some in groupby(ordered, key=self.equivalence_class)]
-
-    def _enough(
-        self, alike: list[Item], level: int, domain: int, finest: int, confined: list[int]
-    ) -> bool:
-        """Whether there are domains for all of some groups that are alike."""
-        item, left = alike[0], len(alike)
-        total = item.total()
-        for inside in self.room.within(level, domain, item.level):
-            if self.room.labelled(item.level, inside):
-                if self.could_hold(item, item.level, inside, finest):
-                    left -= self.times(item.level, inside, confined, total)
-                if left <= 0:
-                    return True
-        return left <= 0
-
-
-class Search:
-    """One search for domains."""
-
-    def __init__(self, tables: FitTables, root: Item, budget: Budget, at: int = 0) -> None:
-        """Prepare.
-
-        Args:
-            tables: of the shapes that the items count.
-            root: everything to be placed; each group below has a finer level than the one around
-                it.
-            budget: shared with other searches.
-            at: the root's domain.
-        """
+    def __init__(self, tables: FitTables, root: Item, budget: Budget, at: int) -> None:
         self.tables, self.room, self.budget, self.at = tables, tables.room, budget, at
         self.used = {item.level for item in root.walk()}
         self.finest = max(self.used)
         self.steps: list[_Step] = []
         self._add(root, -1, -1, 1)
-        zero = [0] * len(tables.shapes)
-        levels = range(self.finest + 1)
-        self.confined = [[list(zero) for _ in range(self.room.domains(at))] for at in levels]
-        self._signatures: list[dict[int, int]] = [{} for _ in levels]
-
-    def run(self, check: Callable[[dict[Item, int]], bool] | None = None) -> dict[Item, int] | None:
-        """A domain for every group, or None where there is no way.
-
-        Args:
-            check: judges a whole choice; the search goes on where it says no.
-
-        Raises:
-            UndecidedError: the budget is used up.
-        """
-        root = self.steps[0].item
-        if not self.tables.could_hold(root, root.level, self.at, self.finest):
-            return None
-        position = 0
-        self._enter(position)
-        while position >= 0:
-            if not self._advance(position):
-                position -= 1
-                if position >= 0:
-                    self._leave(position)
-                continue
-            position += 1
-            if position < len(self.steps):
-                self._enter(position)
-                continue
-            found = {step.item: step.domain for step in self.steps}
-            if check is None or check(found):
-                return found
-            position -= 1
-            self._leave(position)
-        return None
+        shapes = range(len(tables.shapes))
+        self.confined = [
+            [[0 for _ in shapes] for _ in range(self.room.domains(level))]
+            for level in range(self.finest + 1)
+        ]
 
     def _add(self, item: Item, parent: int, twin: int, twins: int) -> None:
-        """Put a group and those inside it in the order in which domains are chosen."""
         here = len(self.steps)
-        equivalence_class = self.tables.equivalence_class(item)
-        self.steps.append(_Step(item, parent, twin, twins, item.total(), equivalence_class))
-        children = sorted(
-            item.children,
-            key=lambda child: (
-                -child.level,
-                -sum(child.total()),
-                self.tables.equivalence_class(child),
-            ),
-        )
+        self.steps.append(_Step(item, parent, twin, twins))
+        children = self.tables.in_order(item.children)
         for _, alike in groupby(children, key=self.tables.equivalence_class):
             before, some = -1, list(alike)
             for index, child in enumerate(some):
@@ -284,65 +257,76 @@ class Search:
                 self._add(child, here, before, len(some) - index)
                 before = next_one
 
+    def run(self) -> dict[Item, int] | None:
+        """A domain for every group, or None."""
+        if not self.tables.could_hold(self.steps[0].item, self.at):
+            return None
+        position = 0
+        self._enter(position)
+        while position >= 0:
+            if self._advance(position):
+                position += 1
+                if position < len(self.steps):
+                    self._enter(position)
+                    continue
+                found = {step.item: step.domain for step in self.steps}
+                if self.tables.uniform or pack(self.tables, found, self.budget) is not None:
+                    return found
+            position -= 1
+            if position >= 0:
+                self._confine(position, self.steps[position].domain, -1)
+        return None
+
     def _enter(self, position: int) -> None:
-        """Which domains a group may try, now that those before it have theirs."""
+        """Order the domains that a group may try, now that those before it have theirs."""
         step = self.steps[position]
         step.at, step.domain, step.failed = -1, -1, set()
         if step.twin >= 0:
             first = self.steps[step.twin]
             step.order, step.at = first.order, first.at - 1
-            return
-        step.order = self._order(step)
+        elif step.parent < 0:
+            step.order = [self.at]
+        else:
+            step.order = self._order(step, self.steps[step.parent])
 
-    def _order(self, step: _Step) -> list[int]:
-        parent = self.steps[step.parent] if step.parent >= 0 else None
-        level, finest = step.item.level, self.finest
-        if parent is None:
-            return [self.at]
+    def _order(self, step: _Step, parent: _Step) -> list[int]:
+        level = step.item.level
         left, found = step.twins, []
         inside = self.room.within(parent.item.level, parent.domain, level)
         self.budget.spend(len(inside) // _LOOKUPS_PER_STEP)
         for domain in inside:
             if not self.room.labelled(level, domain):
                 continue
-            if not self.tables.could_hold(step.item, level, domain, finest):
+            if not self.tables.could_hold(step.item, domain):
                 continue
             confined = self.confined[level][domain]
-            times = self.tables.times(level, domain, confined, step.total)
+            times = self.tables.times(step.item, domain, confined)
             if times:
                 left -= times
-                found.append((self._slack(level, domain), domain))
+                slots = sum(counts[domain] for counts in self.tables.slots[level])
+                found.append((slots - sum(confined), domain))
         if left > 0:
             return []  # not all of the twins find a domain
         return [domain for _, domain in sorted(found)]
 
-    def _slack(self, level: int, domain: int) -> int:
-        slots = self.tables.slots[level]
-        return sum(counts[domain] for counts in slots) - sum(self.confined[level][domain])
-
     def _advance(self, position: int) -> bool:
         """Take the next domain that may do; False where there is none."""
         step = self.steps[position]
+        if step.domain >= 0:
+            step.failed.add(self._likeness(position, step.domain))
+            step.domain = -1
         while step.at + 1 < len(step.order):
             step.at += 1
             domain = step.order[step.at]
             self.budget.spend()
-            # A domain is only like another if what lies around the two is alike as well.
-            alike = tuple(
-                self._signature(level, at)
-                for level, at in self._around(position, domain)
-                if level in self.used
-            )
-            if alike in step.failed:
+            if step.failed and self._likeness(position, domain) in step.failed:
                 continue
-            step.failed.add(alike)
-            if self._confine(position, domain):
+            if self._confine(position, domain, 1):
                 step.domain = domain
                 return True
+            self._confine(position, domain, -1)
+            step.failed.add(self._likeness(position, domain))
         return False
-
-    def _leave(self, position: int) -> None:
-        self._release(position, self.steps[position].domain)
 
     def _around(self, position: int, domain: int) -> Iterator[tuple[int, int]]:
         """A domain and those around it, below the domain of the group around this one."""
@@ -352,43 +336,155 @@ class Search:
             yield level, domain
             domain = self.room.parent(level, domain)
 
-    def _confine(self, position: int, domain: int) -> bool:
-        """Count a group's pods in a domain; False, with nothing changed, where it is too small."""
-        total = self.steps[position].total
+    def _confine(self, position: int, domain: int, times: int) -> bool:
+        """Count a group's pods in a domain, or take them out again; whether all still fits."""
         fits = True
         for level, at in self._around(position, domain):
             confined = self.confined[level][at]
-            for shape, count in enumerate(total):
-                confined[shape] += count
+            for shape, count in enumerate(self.steps[position].item.total()):
+                confined[shape] += times * count
             fits = fits and self.tables.holds(level, at, confined)
-        self._forget(self.steps[position].item.level, domain)
-        if not fits:
-            self._release(position, domain)
         return fits
 
-    def _release(self, position: int, domain: int) -> None:
-        total = self.steps[position].total
-        for level, at in self._around(position, domain):
-            confined = self.confined[level][at]
-            for shape, count in enumerate(total):
-                confined[shape] -= count
-        self._forget(self.steps[position].item.level, domain)
+    def _likeness(self, position: int, domain: int) -> Hashable:
+        """Equal for domains that are alike now, and what lies around them as well."""
+        return tuple(
+            self._signature(level, at)
+            for level, at in self._around(position, domain)
+            if level in self.used
+        )
 
-    def _forget(self, level: int, domain: int) -> None:
-        for at in range(level, -1, -1):
-            self._signatures[at].pop(domain, None)
-            domain = self.room.parent(at, domain)
+    def _signature(self, level: int, domain: int) -> tuple[Hashable, ...]:
+        confined, labelled = tuple(self.confined[level][domain]), self.room.labelled(level, domain)
+        if level == self.finest:
+            return labelled, confined, self.tables.nodes_in(level, domain)
+        below = self.room.within(level, domain, level + 1)
+        inside = Counter(self._signature(level + 1, child) for child in below)
+        return labelled, confined, frozenset(inside.items())
 
-    def _signature(self, level: int, domain: int) -> int:
-        """Equal for domains that are alike now, with all that is confined to them."""
-        known = self._signatures[level].get(domain)
-        if known is not None:
-            return known
-        inside: tuple[int, ...] = ()
-        if level < self.finest:
-            below = self.room.within(level, domain, level + 1)
-            inside = tuple(sorted(self._signature(level + 1, child) for child in below))
-        empty = self.tables.empty(level, domain, self.finest)
-        found = self.tables.number((empty, tuple(self.confined[level][domain]), inside))
-        self._signatures[level][domain] = found
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """Equal pods that may use the nodes from `start` to `end`, exclusive."""
+
+    shape: Shape
+    pods: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class _Choice:
+    """Pods of one lot on one node: how many now, and the fewest that leave room for the rest."""
+
+    node: int
+    pods: int
+    least: int
+
+
+class Packing:
+    """Phase 2: nodes for lots, given in any order; made for one question."""
+
+    def __init__(self, room: Room, lots: Sequence[Lot], budget: Budget) -> None:
+        self.order = sorted(range(len(lots)), key=lambda at: _hardest_first(lots[at]))
+        self.lots = [lots[at] for at in self.order]
+        self.budget = budget
+        names = sorted({PODS, *(name for lot in lots for name, _ in lot.shape.requests)})
+        self.free = [list(row) for row in zip(*(room.free(name) for name in names), strict=True)]
+        self.requests = []
+        for lot in self.lots:
+            requests = Counter(dict(lot.shape.requests)) + Counter({PODS: 1})
+            self.requests.append([requests[name] for name in names])
+        self.excluded = [
+            {room.tree.leaf_of_node(name) for name in lot.shape.excluded} for lot in self.lots
+        ]
+        fits = {lot.shape: room.fits(lot.shape) for lot in self.lots}
+        slots = {shape: room.sums(room.depth, counts) for shape, counts in fits.items()}
+        domain_of = [
+            domain
+            for domain in range(room.domains(room.depth))
+            for _ in range(*room.leaves(room.depth, domain))
+        ]
+        # Those of the fullest domain first, so that whole domains are left to others.
+        self.nodes = [
+            sorted(
+                (node for node in range(lot.start, lot.end) if fits[lot.shape][node]),
+                key=lambda node, slots=slots[lot.shape]: slots[domain_of[node]],  # type: ignore[misc]
+            )
+            for lot in self.lots
+        ]
+        self.borders = sorted({edge for lot in lots for edge in (lot.start, lot.end)})
+
+    def run(self) -> list[Mapping[int, int]] | None:
+        """Pods by node for every lot, in the order given; None where there is no way."""
+        taken: list[list[_Choice]] = [[]]
+        while len(taken) <= len(self.lots):
+            if not self._fill(taken) and not self._back(taken):
+                return None
+        found: list[Mapping[int, int]] = [{}] * len(self.lots)
+        for at, choices in zip(self.order, taken, strict=False):
+            found[at] = {choice.node: choice.pods for choice in choices if choice.pods}
         return found
+
+    def _fill(self, taken: list[list[_Choice]]) -> bool:
+        """Give the pods of the last lot to its nodes; False where they do not fit."""
+        at, choices = len(taken) - 1, taken[-1]
+        lot, nodes = self.lots[at], self.nodes[at]
+        fits = [self._fits(at, node) for node in nodes]
+        # Choices made already are charged; what they left is what counts from there on.
+        left = lot.pods - sum(choice.pods for choice in choices)
+        after = sum(fits[len(choices) :])
+        self.budget.spend(1 + len(nodes) // _LOOKUPS_PER_STEP)
+        for index in range(len(choices), len(nodes)):
+            after -= fits[index]
+            most = min(fits[index], left)
+            if index and self._alike(nodes[index - 1], nodes[index], at, choices[-1].pods):
+                most = min(most, choices[-1].pods)
+            least = max(0, left - after)
+            if most < least:
+                return False
+            choices.append(_Choice(nodes[index], most, least))
+            self._charge(at, nodes[index], most)
+            left -= most
+        if left:
+            return False
+        taken.append([])
+        return True
+
+    def _back(self, taken: list[list[_Choice]]) -> bool:
+        """Take the last choice that can be smaller one smaller; False where none can."""
+        while taken:
+            at = len(taken) - 1
+            while taken[-1]:
+                choice = taken[-1].pop()
+                self._charge(at, choice.node, -choice.pods)
+                if choice.pods > choice.least:
+                    choice.pods -= 1
+                    taken[-1].append(choice)
+                    self._charge(at, choice.node, choice.pods)
+                    return True
+            taken.pop()
+        return False
+
+    def _fits(self, at: int, node: int) -> int:
+        pairs = zip(self.free[node], self.requests[at], strict=True)
+        counts: list[int] = [have // need for have, need in pairs if need]
+        return max(0, min(counts))
+
+    def _charge(self, at: int, node: int, pods: int) -> None:
+        for index, need in enumerate(self.requests[at]):
+            self.free[node][index] -= need * pods
+
+    def _alike(self, before: int, node: int, at: int, pods: int) -> bool:
+        """Whether two nodes were the same to every lot before this one had pods on the first."""
+        rows = zip(self.free[before], self.requests[at], self.free[node], strict=True)
+        return (
+            all(have + need * pods == other for have, need, other in rows)
+            and all((before in nodes) == (node in nodes) for nodes in self.excluded)
+            and bisect_right(self.borders, before) == bisect_right(self.borders, node)
+        )
+
+
+def _hardest_first(lot: Lot) -> tuple[int, ...]:
+    requests = dict(lot.shape.requests)
+    return (lot.end - lot.start, *(-requests.get(name, 0) for name in _HARDEST))

@@ -8,64 +8,59 @@ that can be had; where several subgroups share it, another order might do a litt
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rackgate_osmo import Node
-from rackgate_osmo.explain.placement import solve
-from rackgate_osmo.explain.requests import TaskGroupRequests, plan_of
-from rackgate_osmo.explain.room import Room, Shape
-from rackgate_osmo.explain.search import Budget, Counts, FitTables, Item, UndecidedError
+import msgspec
+
+from rackgate_osmo.explain import explanation
+from rackgate_osmo.explain.placement import TaskGroupRequests, plan_of
+from rackgate_osmo.explain.room import Room, Shape, format_path
+from rackgate_osmo.explain.search import (
+    Budget,
+    Counts,
+    FitTables,
+    Item,
+    UndecidedError,
+    pack,
+    solve,
+)
+from rackgate_osmo.model.model import Pool
+from rackgate_osmo.render.node import Node
 
 CLOSEST: Final = 3  # domains that are looked at closely
 COUNTING: Final = 5  # times the steps of one question, for all counting together
 DEEPEST: Final = 16  # shortages told one inside another
+_NAMED: Final = 5  # subgroups named in a sentence
 
 
-@dataclass(frozen=True, slots=True)
-class DomainSpare:
-    """A domain, and how many of a group's pods it takes."""
+def shortages(
+    room: Room, pool: Pool, group_requests: TaskGroupRequests, steps: int, top: int
+) -> tuple[explanation.Shortage, ...]:
+    """Why a task group has no place, the coarsest reason first.
 
-    domain: tuple[str, ...]
-    pods: int
+    Args:
+        room: as it is when the group's turn comes.
+        pool: gives the keys.
+        group_requests: of a task group that `find_placement` refused.
+        steps: for each question.
+        top: domains to list for each shortage.
 
-
-@dataclass(frozen=True, slots=True)
-class Shortage:
-    """A group that finds no domain.
-
-    Attributes:
-        node: of the tree; None where it is the whole task group.
-        pods: that it has.
-        takes: pods that the closest domain takes.
-        nodes: empty nodes that would take the missing pods; 0: not even an empty one does.
-        rooms: the domains that come closest, best first.
-        within: domain that all of this is inside of; () for the whole cluster.
-        beside: groups that fit, but leave too little for this one.
-        unlabelled: no node in `within` carries the label of the group's key.
+    Raises:
+        UndecidedError: a question was not decided within these steps.
     """
-
-    node: Node | None
-    pods: int
-    takes: int
-    nodes: int
-    rooms: tuple[DomainSpare, ...]
-    within: tuple[str, ...]
-    beside: tuple[Node, ...] = ()
-    unlabelled: bool = False
-
-    @property
-    def missing(self) -> int:
-        """Pods that find no room even in the closest domain."""
-        return self.pods - self.takes
+    finder = _Finder(room, pool, group_requests, steps, top)
+    return tuple(finder.find(finder.root, 0))
 
 
-class _ShortageFinder:
-    """One refusal, looked into."""
+class _Finder:
+    """One task group that does not fit."""
 
-    def __init__(self, room: Room, group_requests: TaskGroupRequests, steps: int) -> None:
-        self.room, self.steps = room, steps
+    def __init__(
+        self, room: Room, pool: Pool, group_requests: TaskGroupRequests, steps: int, top: int
+    ) -> None:
+        self.room, self.pool, self.steps, self.top = room, pool, steps, top
         self.counting = Budget(COUNTING * steps)
         self.tables = FitTables(room, group_requests.shapes)
         plan = plan_of(group_requests)
@@ -73,204 +68,116 @@ class _ShortageFinder:
         nodes = {id(node): node for node in group_requests.nodes()}
         self.nodes = {item: nodes[at] for at, item in plan.items.items()}
 
-    def fits(self, item: Item, at: int) -> bool:
-        """Whether a group fits into a domain of its level, alone.
-
-        Raises:
-            UndecidedError: not decided in time.
-        """
-        return solve(self.tables, item, Budget(self.steps), at) is not None
-
-    def find(self, item: Item, at: int, depth: int = 0) -> Iterator[Shortage]:
-        """What keeps a group that does not fit out of a domain of its level.
-
-        Raises:
-            UndecidedError: not decided in time.
-        """
-        children = sorted(
-            item.children,
-            key=lambda one: (-one.level, -sum(one.total()), self.tables.equivalence_class(one)),
-        )
-        child = self._too_large(item.level, children, at)
-        if child is not None:
-            found, best = self._short(child, item.level, at, ())
-            yield found
-            if best is not None and depth < DEEPEST and child.children:
-                yield from self.find(child, best, depth + 1)
-            return
-        fitting = self._prefix(item.level, children, at)
-        if fitting < len(children):
-            yield self._short(children[fitting], item.level, at, children[:fitting])[0]
-            return
-        if depth == 0:  # else the group around this has been told already
-            yield self._loose(item, at)
-
-    def _too_large(self, level: int, children: Sequence[Item], at: int) -> Item | None:
-        """The first group that does not even fit alone."""
-        known: dict[int, bool] = {}
+    def find(self, item: Item, at: int, depth: int = 0) -> Iterator[explanation.Shortage]:
+        """What keeps a group that does not fit out of a domain of its level."""
+        children = self.tables.in_order(item.children)
+        alone: dict[int, bool] = {}
         for child in children:
-            equivalence_class = self.tables.equivalence_class(child)
-            if equivalence_class not in known:
-                known[equivalence_class] = self.fits(self._around(level, [child]), at)
-            if not known[equivalence_class]:
-                return child
-        return None
+            likeness = self.tables.equivalence_class(child)
+            if likeness not in alone:
+                alone[likeness] = self._solve(item.level, [child], at) is not None
+            if not alone[likeness]:
+                found, best = self._short(self.tables, child, item.level, at)
+                yield found
+                if best is not None and depth < DEEPEST and child.children:
+                    yield from self.find(child, best, depth + 1)
+                return
+        too_many = bisect_left(
+            range(len(children) + 1),
+            True,
+            key=lambda number: self._solve(item.level, children[:number], at) is None,
+        )
+        if too_many <= len(children):
+            yield self._short_beside(
+                children[: too_many - 1], children[too_many - 1], item.level, at
+            )
+        elif depth == 0:  # else the group around this has been told already
+            kept = self._most(self.tables, item, at)
+            path = self.room.path(item.level, at)
+            yield self._entry(item, kept, [(path, sum(kept))], path)
 
-    def _prefix(self, level: int, children: Sequence[Item], at: int) -> int:
-        """How many groups, taken in order, fit together."""
-        low, high = 0, len(children)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.fits(self._around(level, children[:middle]), at):
-                low = middle
-            else:
-                high = middle - 1
-        return low
+    def _solve(self, level: int, children: Sequence[Item], at: int) -> dict[Item, int] | None:
+        around = Item(level, (0,) * len(self.tables.shapes), children)
+        return solve(self.tables, around, Budget(self.steps), at)
 
-    def _around(self, level: int, children: Sequence[Item]) -> Item:
-        return Item(level, (0,) * len(self.tables.shapes), children)
+    def _short_beside(
+        self, beside: Sequence[Item], child: Item, level: int, at: int
+    ) -> explanation.Shortage:
+        """The shortage of a group that fits alone, once those before it have their nodes."""
+        left = self.room.copy()
+        found = self._solve(level, beside, at)
+        packed = pack(self.tables, found or {}, Budget(self.steps))
+        for (_, _, shape), nodes in (packed or {}).items():
+            for node, pods in nodes.items():
+                left.capacity.charge(node, dict(self.tables.shapes[shape].requests), pods)
+        return self._short(FitTables(left, self.tables.shapes), child, level, at, beside)[0]
 
     def _short(
-        self, child: Item, level: int, at: int, beside: Sequence[Item]
-    ) -> tuple[Shortage, int | None]:
+        self,
+        tables: FitTables,
+        child: Item,
+        level: int,
+        at: int,
+        beside: Sequence[Item] = (),
+    ) -> tuple[explanation.Shortage, int | None]:
         """The shortage of one group inside a domain, and the domain that comes closest."""
         inside = [
             domain
             for domain in self.room.within(level, at, child.level)
             if self.room.labelled(child.level, domain)
         ]
-        total = sum(child.total())
-        rough = sorted(inside, key=lambda d: self._fit_order(child, d))[:CLOSEST]
-        best, kept = None, (0,) * len(child.total())
-        if beside:
-            kept = self._most(self._around(level, [*beside, child]), child, at)
-            rooms = self._left(child, rough, level, at, beside)
-        else:
-            counted = [(self._most(child, child, domain), domain) for domain in rough]
-            counted.sort(key=lambda pair: (-sum(pair[0]), pair[1]))
-            rooms = [DomainSpare(self.room.path(child.level, d), sum(n)) for n, d in counted]
-            if counted:
-                kept, best = counted[0]
-        shortage = Shortage(
-            self.nodes[child],
-            total,
-            sum(kept),
-            self._nodes(child, kept),
-            tuple(rooms),
-            self.room.path(level, at),
-            tuple(self.nodes[other] for other in beside),
-            unlabelled=not inside,
-        )
-        return shortage, best
-
-    def _loose(self, item: Item, at: int) -> Shortage:
-        """All groups inside fit, but the pods beside them do not."""
-        total = sum(item.total())
-        kept = self._most(item, item, at)
-        takes = sum(kept)
-        rooms = (DomainSpare(self.room.path(item.level, at), takes),)
-        missing = self._nodes(item, kept)
-        return Shortage(self.nodes.get(item), total, takes, missing, rooms, rooms[0].domain)
-
-    def _left(
-        self, child: Item, domains: Sequence[int], level: int, at: int, beside: Sequence[Item]
-    ) -> list[DomainSpare]:
-        """What domains still take of a group once those beside it have theirs."""
-        found = solve(self.tables, self._around(level, beside), Budget(self.steps), at) or {}
-        taken = dict.fromkeys(domains, 0)
-        for item, domain in found.items():
-            for other in domains:
-                if item.level > level and other in self._shared(item.level, domain, child.level):
-                    taken[other] += sum(item.loose)
-        slots = self._slots(child)
-        spares = [
-            DomainSpare(
-                self.room.path(child.level, d),
-                max(0, min(sum(child.total()), max(c[d] for c, _ in slots) - taken[d])),
+        # Domains that may take most of the group first.
+        by_shape = zip(tables.slots[child.level], child.total(), strict=True)
+        slots = [(counts, n) for counts, n in by_shape if n]
+        inside.sort(
+            key=lambda domain: (
+                -sum(min(counts[domain], pods) for counts, pods in slots),
+                -sum(counts[domain] for counts, _ in slots),
+                domain,
             )
-            for d in domains
-        ]
-        return sorted(spares, key=lambda spare: (-spare.pods, spare.domain))
+        )
+        counted = [(self._most(tables, child, domain), domain) for domain in inside[:CLOSEST]]
+        counted.sort(key=lambda pair: (-sum(pair[0]), pair[1]))
+        rooms = [(self.room.path(child.level, domain), sum(kept)) for kept, domain in counted]
+        kept, best = counted[0] if counted else ((0,) * len(child.total()), None)
+        return self._entry(child, kept, rooms, self.room.path(level, at), beside), best
 
-    def _slots(self, item: Item) -> list[tuple[Sequence[int], int]]:
-        """For each shape of a group's pods: what domains of its level take, and its pods."""
-        slots = self.tables.slots[item.level]
-        return [(counts, n) for counts, n in zip(slots, item.total(), strict=True) if n]
+    def _most(self, tables: FitTables, item: Item, at: int) -> Counts:
+        """How many of a group's pods, by shape, fit into a domain.
 
-    def _fit_order(self, item: Item, domain: int) -> tuple[int, int, int]:
-        """Sorts domains that may take most of a group first."""
-        slots = self._slots(item)
-        takes = sum(min(counts[domain], pods) for counts, pods in slots)
-        return -takes, -sum(counts[domain] for counts, _ in slots), domain
-
-    def _shared(self, level: int, domain: int, other: int) -> range:
-        """Domains of another level around or inside a domain."""
-        if other >= level:
-            return self.room.within(level, domain, other)
-        for at in range(level, other, -1):
-            domain = self.room.parent(at, domain)
-        return range(domain, domain + 1)
-
-    def _most(self, whole: Item, part: Item, at: int) -> Counts:
-        """How many pods of a part, by shape, can be placed if the rest of the whole is."""
-        kept = {item: list(item.loose) for item in whole.walk()}
-        mine = list(part.walk())
-        for item in mine:
-            kept[item] = [0] * len(item.loose)
-        order = sorted(mine, key=lambda item: (-item.level, -sum(item.loose)))
-        places = [(item, shape) for item in order for shape, n in enumerate(item.loose) if n]
-        self._keep(whole, kept, places, at)
-        return tuple(map(sum, zip(*(kept[item] for item in mine), strict=True)))
-
-    def _keep(
-        self, whole: Item, kept: dict[Item, list[int]], places: Sequence[tuple[Item, int]], at: int
-    ) -> None:
-        """Keep as many pods as fit, of one group and shape after another.
-
-        Whole ones in runs, each twice as long as the last; one by one where that fails.
+        Pods of one group and shape after another: whole ones in runs, each twice as long as the
+        last; where that fails, as many as fit. What is not decided in time is not counted.
         """
-        parents = {child: item for item in whole.walk() for child in item.children}
-        bounds: dict[Hashable, int] = {}
+        kept = {one: [0] * len(one.loose) for one in item.walk()}
+        order = sorted(kept, key=lambda one: (-one.level, -sum(one.loose)))
+        places = [(one, shape) for one in order for shape, n in enumerate(one.loose) if n]
+
+        def holds(pods: int | None, some: Sequence[tuple[Item, int]]) -> bool:
+            for one, shape in some:
+                kept[one][shape] = one.loose[shape] if pods is None else pods
+            try:
+                return solve(tables, _trimmed(item, kept), self.counting, at) is not None
+            except UndecidedError:
+                return False
+
         done, run = 0, 1
         while done < len(places):
             some = places[done : done + run]
-            if len(some) > 1:
-                for item, shape in some:
-                    kept[item][shape] = item.loose[shape]
-                if self._holds(whole, kept, at):
-                    done, run = done + run, 2 * run
-                    continue
-                for item, shape in some:
-                    kept[item][shape] = 0
-            item, shape = some[0]
-            # A sibling that is alike gets no more than the one before it got.
-            have = tuple(tuple(kept[inner]) for inner in item.walk())
-            like = (parents.get(item), self.tables.equivalence_class(item), shape, have)
-            self._fill(whole, kept, some[0], bounds.get(like, item.loose[shape]), at)
-            bounds[like] = kept[item][shape]
-            done, run = done + 1, 2 if kept[item][shape] == item.loose[shape] else 1
+            if holds(None, some):
+                done, run = done + run, 2 * run
+                continue
+            for one, shape in some:
+                kept[one][shape] = 0
+            if run == 1:
+                one, shape = some[0]
+                kept[one][shape] = bisect_left(
+                    range(1, one.loose[shape]), True, key=lambda pods: not holds(pods, some)
+                )
+                done += 1
+            run = 1
+        return tuple(map(sum, zip(*kept.values(), strict=True)))
 
-    def _fill(
-        self, whole: Item, kept: dict[Item, list[int]], where: tuple[Item, int], pods: int, at: int
-    ) -> None:
-        """Keep as many pods of one shape as fit beside what is kept already."""
-        item, shape = where
-        low, high, tried = 0, pods, pods
-        while low < high:
-            kept[item][shape] = tried
-            fits = self._holds(whole, kept, at)
-            low, high = (tried, high) if fits else (low, tried - 1)
-            tried = (low + high + 1) // 2
-        kept[item][shape] = low
-
-    def _holds(self, whole: Item, kept: dict[Item, list[int]], at: int) -> bool:
-        """Whether what is kept fits; what is not decided in time does not: fewer are certain."""
-        try:
-            return solve(self.tables, _trimmed(whole, kept), self.counting, at) is not None
-        except UndecidedError:
-            return False
-
-    def _nodes(self, item: Item, kept: Counts) -> int:
+    def _missing_nodes(self, item: Item, kept: Counts) -> int:
         """Empty nodes that take what is not kept, each shape its own; 0: no node takes one."""
         found = 0
         for shape, pods, have in zip(self.tables.shapes, item.total(), kept, strict=True):
@@ -281,37 +188,87 @@ class _ShortageFinder:
                 found += -(-(pods - have) // most)
         return found
 
+    def _entry(
+        self,
+        item: Item,
+        kept: Counts,
+        rooms: Sequence[tuple[tuple[str, ...], int]],
+        within: tuple[str, ...],
+        beside: Sequence[Item] = (),
+    ) -> explanation.Shortage:
+        node, pods, takes = self.nodes.get(item), sum(item.total()), sum(kept)
+        found = explanation.Shortage(
+            subgroup=node.name if node is not None else "",
+            key=self.pool.topology_keys[node.level].key if node is not None else "",
+            group=node.group if node is not None else "",
+            pods=pods,
+            takes=takes,
+            missing=pods - takes,
+            missing_nodes=self._missing_nodes(item, kept),
+            rooms=tuple(
+                explanation.DomainRoom(domain=format_path(path), pods=n)
+                for path, n in rooms[: self.top]
+            ),
+            within=format_path(within),
+            beside=tuple(_called(self.nodes[other]) for other in beside),
+            text="",
+        )
+        return msgspec.structs.replace(found, text=self._sentence(found, node))
 
-def shortages(room: Room, group_requests: TaskGroupRequests, steps: int) -> tuple[Shortage, ...]:
-    """Why a task group has no place, the coarsest reason first.
-
-    Args:
-        room: as it is when the group's turn comes.
-        group_requests: of a task group that `find_placement` refused.
-        steps: for each question.
-
-    Raises:
-        UndecidedError: a question was not decided within these steps.
-    """
-    finder = _ShortageFinder(room, group_requests, steps)
-    return tuple(finder.find(finder.root, 0))
+    def _sentence(self, found: explanation.Shortage, node: Node | None) -> str:
+        pods, missing = counted(found.pods, "pod"), f"{counted(found.missing, 'pod')} missing"
+        if not self.room.nodes:
+            return f"{pods}: there is no node that pods may use"
+        if not found.missing_nodes:
+            missing += ", and no node is large enough, even an empty one"
+        else:
+            missing += f", as many as {counted(found.missing_nodes, 'empty node')} would take"
+        if node is None:
+            return f"{pods}: the nodes take {found.takes}, {missing}"
+        who = f'group "{node.group}" of {pods}'
+        inside = f" in {shown(found.within)}" if found.within else ""
+        if found.beside:
+            others = ", ".join(found.beside[:_NAMED])
+            if len(found.beside) > _NAMED:
+                others += f" and {len(found.beside) - _NAMED} more"
+            return f"{who}: no {found.key}{inside} is left for it beside {others}; {missing}"
+        if not found.rooms:
+            label = self.pool.topology_keys[node.level].label
+            return f'{who}: no node{inside} carries the label {label} of key "{found.key}"'
+        best = shown(found.rooms[0].domain)
+        closest = f"the best, {best}, takes {found.takes}, {missing}"
+        return f"{who}: no {found.key}{inside} takes it; {closest}"
 
 
 def fits_empty(room: Room, shape: Shape) -> int:
     """Pods of a shape that the largest node takes when nothing else runs there."""
     needs = dict(shape.requests)
     needs["pods"] = needs.get("pods", 0) + 1
-    best = 0
-    for node in room.nodes:
-        if node.name in shape.excluded:
-            continue
-        fits = min(node.allocatable.get(name, 0) // need for name, need in needs.items() if need)
-        best = max(best, fits)
-    return best
+    return max(
+        (
+            min(node.allocatable.get(name, 0) // need for name, need in needs.items() if need)
+            for node in room.nodes
+            if node.name not in shape.excluded
+        ),
+        default=0,
+    )
+
+
+def shown(path: Sequence[str]) -> str:
+    """A domain in a sentence."""
+    return "/".join(value or "-" for value in path)
+
+
+def counted(number: int, what: str) -> str:
+    """A number with its noun."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _called(node: Node) -> str:
+    return node.name or node.group or "all pods"
 
 
 def _trimmed(item: Item, kept: dict[Item, list[int]]) -> Item:
     """A group with the pods that are kept; groups inside that have none are left out."""
     children = [_trimmed(child, kept) for child in item.children]
-    loose: Counts = tuple(kept[item])
-    return Item(item.level, loose, [child for child in children if any(child.total())])
+    return Item(item.level, tuple(kept[item]), [one for one in children if any(one.total())])

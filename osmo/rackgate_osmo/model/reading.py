@@ -6,23 +6,22 @@ wrong form is told beside an unknown key in another. Sizes are bounded before an
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from rackgate.api.meta import LABEL_KEY, LABEL_VALUE, SUBDOMAIN
-from rackgate.api.names import HOSTNAME_LABEL
 from rackgate_osmo.model.model import (
-    KAI,
+    MAX_GROUPS,
     MAX_KEYS,
     MAX_NAME,
-    MAX_POOL_NAME,
     MAX_RESOURCES,
+    MAX_TASKS,
     Name,
     Pool,
     Resource,
+    Task,
+    TaskGroup,
     Workflow,
 )
 from rackgate_osmo.model.rejections import (
@@ -34,17 +33,14 @@ from rackgate_osmo.model.rejections import (
     path_of,
     rejections_of_validation_error,
 )
-from rackgate_osmo.model.rules import ParsedWorkflow, rejections_of
-from rackgate_osmo.model.task_groups import UNREAD, read_groups
+from rackgate_osmo.model.rules import ParsedWorkflow, rejections_of, rejections_of_pool
 
-_LABEL: Final = re.compile(LABEL_KEY)
-_VALUE: Final = re.compile(LABEL_VALUE)
-_SUBDOMAIN: Final = re.compile(SUBDOMAIN)
-_MAX_PREFIX: Final = 253
-_MAX_LABEL_NAME: Final = 63
-_SCHEDULERS: Final = (KAI, "kai-scheduler")
+# Resource of a task of the wrong form; longer than any name that is read.
+_UNREAD: Final = "\0" * (MAX_NAME + 1)
 _OPTIONAL: Final = ("topology_keys", "node_selector", "tolerations", "gpu_toleration")
 _name: Final = TypeAdapter(Name)
+_groups: Final = TypeAdapter(tuple[TaskGroup, ...])
+_tasks: Final = TypeAdapter(tuple[Task, ...])
 
 
 def read_pool(data: Any) -> Pool:
@@ -60,7 +56,7 @@ def read_pool(data: Any) -> Pool:
         # KAI[topology-17-levels]
         message = f"{len(keys)} keys are too many: KAI takes {MAX_KEYS} levels at most"
         raise RejectedError([Rejection("pool", "levels", "topology_keys", len(keys), message)])
-    # ParsedWorkflow without a value, a field reads as null.
+    # In YAML, a field without a value reads as null.
     empty = [field for field in _OPTIONAL if field in data and data[field] is None]
     data = {name: value for name, value in data.items() if name not in empty}
     try:
@@ -70,75 +66,6 @@ def read_pool(data: Any) -> Pool:
     if found := list(rejections_of_pool(pool)):
         raise RejectedError(found)
     return pool
-
-
-def rejections_of_pool(pool: Pool) -> Iterator[Rejection]:
-    """What is wrong with a pool beyond the form of its fields."""
-    name = pool.name
-    if len(name) > MAX_POOL_NAME or not _SUBDOMAIN.fullmatch(name):
-        message = (
-            f"{format_value(name)} cannot be part of an object's name: use 1 to {MAX_POOL_NAME} "
-            "lower-case letters, digits, - and ., with a letter or digit at both ends"
-        )
-        yield Rejection("pool", "name", "name", name, message)
-    if pool.topology_keys and pool.scheduler not in _SCHEDULERS:
-        message = (
-            f"pool {format_value(name)} of backend {format_value(pool.backend)} has topology keys, "
-            "but the "
-            f"backend's scheduler is {format_value(pool.scheduler)}: only {KAI} takes them; use a "
-            "backend with it, or take the keys out"
-        )
-        yield Rejection("pool", "scheduler", "topology_keys", pool.scheduler, message)
-    keys: dict[str, int] = {}
-    labels: dict[str, int] = {}
-    for index, one in enumerate(pool.topology_keys):
-        path = path_of("topology_keys", index)
-        # KAI[topology-duplicate-label], and of a key no requirement could tell which is meant
-        yield from _seen_before("key", one.key, keys, index, path)
-        yield from _seen_before("label", one.label, labels, index, path)
-        if not _is_label(one.label):
-            message = (
-                f"{format_value(one.label)} is a label that no node can carry: use a form such as "
-                f'"rack" or "example.com/rack", with at most {_MAX_LABEL_NAME} characters after '
-                "the slash and a lower-case DNS name before it"
-            )
-            yield Rejection("pool", "label", f"{path}.label", one.label, message)
-        if one.label == HOSTNAME_LABEL and index < len(pool.topology_keys) - 1:
-            # KAI[topology-hostname-not-last]
-            message = f"{HOSTNAME_LABEL} is the finest level there is: put its key last"
-            yield Rejection("pool", "hostname-level", f"{path}.label", one.label, message)
-    for label, value in pool.node_selector.items():
-        path = path_of("node_selector", label)
-        if not _is_label(label):
-            message = f"{format_value(label)} is a label that no node can carry"
-            yield Rejection("pool", "label", path, label, message)
-        elif len(value) > _MAX_LABEL_NAME or not _VALUE.fullmatch(value):
-            message = (
-                f"{format_value(value)} is no value of a label: use at most {_MAX_LABEL_NAME} "
-                "letters, "
-                "digits, -, _ and ., with a letter or digit at both ends"
-            )
-            yield Rejection("pool", "label-value", path, value, message)
-
-
-def _seen_before(
-    what: str, value: str, seen: dict[str, int], index: int, path: str
-) -> Iterator[Rejection]:
-    first = seen.setdefault(value, index)
-    if first != index:
-        message = f"{what} {format_value(value)} is there twice, first at topology_keys[{first}]: "
-        message += f"name each {what} once"
-        yield Rejection("pool", f"duplicate-{what}", f"{path}.{what}", value, message)
-
-
-def _is_label(label: str) -> bool:
-    """Whether a node can carry it: the schema refuses some of the others only.
-
-    KAI[topology-bad-label], KAI[topology-long-label-name]
-    """
-    prefix, slash, name = label.rpartition("/")
-    within = len(prefix) <= _MAX_PREFIX and len(name) <= _MAX_LABEL_NAME
-    return bool(within and _LABEL.fullmatch(label) and (prefix or not slash))
 
 
 def read_workflow(data: Any, pool: Pool, *, strict: bool = False) -> Workflow:
@@ -165,8 +92,8 @@ def read_workflow(data: Any, pool: Pool, *, strict: bool = False) -> Workflow:
     places[(*inside, "resources")] = body
     resources = _Resources(places, found)
     name = _read_name(body, inside, found)
-    groups, where_task = read_groups(body, inside, found)
-    unread = {*resources.unread, UNREAD}
+    groups, where_task = _read_groups(body, inside, found)
+    unread = {*resources.unread, _UNREAD}
     workflow_data = ParsedWorkflow(groups, resources.read, unread, resources.where, where_task)
     found += rejections_of(workflow_data, pool, strict=strict)
     if found:
@@ -243,3 +170,92 @@ def _read_name(body: Mapping[Any, Any], inside: Location, found: list[Rejection]
 
 def _not_a_mapping(at: At, path: str, value: object) -> Rejection:
     return Rejection(at, "type", path, value, f"{format_value(value)} is not a mapping: write one")
+
+
+# -- task groups -----------------------------------------------------------------------------
+
+
+def _read_groups(
+    body: Mapping[Any, Any], inside: Location, found: list[Rejection]
+) -> tuple[tuple[TaskGroup, ...], Callable[[int, int], Location]]:
+    """The task groups of a workflow, and the way from the indices of a task to its path.
+
+    What has the wrong form stands as a task of the resource `__UNREAD`. Without `groups`, each of
+    `tasks` is a group of its own.
+    """
+    field = "groups" if body.get("groups") or not body.get("tasks") else "tasks"
+    given, prefix = body.get(field), (*inside, field)
+
+    def where(group: int, task: int) -> Location:
+        return (*prefix, group) if field == "tasks" else (*prefix, group, "tasks", task)
+
+    if field == "groups" and body.get("tasks"):
+        message = "groups and tasks exclude each other: move the tasks into a group"
+        path = path_of(*inside, "tasks")
+        found.append(Rejection("submission", "groups-and-tasks", path, body["tasks"], message))
+    if rejection := _invalid_list(given, prefix):
+        found.append(rejection)
+    if rejection or given is None:
+        return (), where
+    try:
+        if field == "tasks":
+            return tuple(map(_alone, _tasks.validate_python(given))), where
+        return _groups.validate_python(given), where
+    except ValidationError as error:
+        found += rejections_of_validation_error(error, TaskGroup, "submission", prefix)
+    if field == "tasks":
+        return tuple(map(_alone, _readable_tasks(given))), where
+    return tuple(_readable(group, index) for index, group in enumerate(given)), where
+
+
+def _invalid_list(given: Any, prefix: Location) -> Rejection | None:
+    """A list that is none, is empty or too long to be read."""
+    path = path_of(*prefix)
+    if given is None:
+        message = "no task groups: list at least one under groups"
+        return Rejection("submission", "missing", path, None, message)
+    if not isinstance(given, list | tuple):
+        message = f"{format_value(given)} is not a list: write a list"
+        return Rejection("submission", "type", path, given, message)
+    if not given:
+        message = "the list is empty: add at least one"
+        return Rejection("submission", "empty", path, given, message)
+    if len(given) > MAX_GROUPS:
+        message = f"{len(given)} entries are too many: {MAX_GROUPS} at most"
+        return Rejection("submission", "too-long", path, len(given), message)
+    tasks = sum(map(_length, given))
+    if tasks > MAX_TASKS:
+        message = f"{tasks} tasks are too many: {MAX_TASKS} at most"
+        return Rejection("submission", "too-long", path, tasks, message)
+    return None
+
+
+def _length(group: Any) -> int:
+    tasks = group.get("tasks") if isinstance(group, Mapping) else None
+    return len(tasks) if isinstance(tasks, Sequence) else 0
+
+
+def _alone(task: Task) -> TaskGroup:
+    """A task that is written without a group gets one of its own, as OSMO does it."""
+    return TaskGroup.model_construct(name=f"{task.name}-group", tasks=(task,))
+
+
+def _readable(given: Any, index: int) -> TaskGroup:
+    fields = given if isinstance(given, Mapping) else {}
+    name, tasks = fields.get("name"), fields.get("tasks")
+    if not isinstance(name, str):
+        name = f"{_UNREAD}{index}"
+    if not isinstance(tasks, list | tuple) or not tasks:
+        tasks = [None]
+    return TaskGroup.model_construct(name=name, tasks=_readable_tasks(tasks))
+
+
+def _readable_tasks(given: Sequence[Any]) -> tuple[Task, ...]:
+    return tuple(_readable_task(task, index) for index, task in enumerate(given))
+
+
+def _readable_task(given: Any, index: int) -> Task:
+    try:
+        return Task.model_validate(given)
+    except ValidationError:
+        return Task.model_construct(name=f"{_UNREAD}{index}", resource=_UNREAD)

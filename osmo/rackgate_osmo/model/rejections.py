@@ -59,7 +59,7 @@ class RejectedError(ValueError):
     """A pool or a workflow is refused.
 
     Attributes:
-        refusals: all of them in the order of the file, `MAX_REJECTIONS` at most; a last one says
+        rejections: all of them in the order of the file, `MAX_REJECTIONS` at most; a last one says
             how many were left out.
     """
 

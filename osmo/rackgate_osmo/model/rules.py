@@ -1,14 +1,23 @@
-"""What a workflow must obey on a pool, beyond the form of its fields."""
+"""What a pool, and a workflow on it, must obey beyond the form of their fields.
+
+Input: models, or as much of a workflow as could be read. Output: every rejection, in the order of
+the file. A sound resource is told without a word or path being made, and rejections that nobody
+reads have no words: 20,000 tasks are judged on an admission webhook's time.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from rackgate.api.meta import LABEL_KEY, LABEL_VALUE, SUBDOMAIN
+from rackgate.api.names import HOSTNAME_LABEL
 from rackgate_osmo.model.model import (
     DEFAULT_RESOURCE,
+    KAI,
+    MAX_POOL_NAME,
     Pool,
     Requirement,
     Resource,
@@ -25,20 +34,94 @@ from rackgate_osmo.model.rejections import (
     path_of,
 )
 
+_LABEL: Final = re.compile(LABEL_KEY)
+_VALUE: Final = re.compile(LABEL_VALUE)
+_SUBDOMAIN: Final = re.compile(SUBDOMAIN)
+_MAX_PREFIX: Final = 253
+_MAX_LABEL_NAME: Final = 63
+_SCHEDULERS: Final = (KAI, "kai-scheduler")
 # A group becomes (a part of) the value of a pod label.
 _GROUP: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
-class ResourceUsers:
+def rejections_of_pool(pool: Pool) -> Iterator[Rejection]:
+    """What is wrong with a pool beyond the form of its fields."""
+    name = pool.name
+    if len(name) > MAX_POOL_NAME or not _SUBDOMAIN.fullmatch(name):
+        message = (
+            f"{format_value(name)} cannot be part of an object's name: use 1 to {MAX_POOL_NAME} "
+            "lower-case letters, digits, - and ., with a letter or digit at both ends"
+        )
+        yield Rejection("pool", "name", "name", name, message)
+    if pool.topology_keys and pool.scheduler not in _SCHEDULERS:
+        message = (
+            f"pool {format_value(name)} of backend {format_value(pool.backend)} has topology keys, "
+            "but the "
+            f"backend's scheduler is {format_value(pool.scheduler)}: only {KAI} takes them; use a "
+            "backend with it, or take the keys out"
+        )
+        yield Rejection("pool", "scheduler", "topology_keys", pool.scheduler, message)
+    keys: dict[str, int] = {}
+    labels: dict[str, int] = {}
+    for index, one in enumerate(pool.topology_keys):
+        path = path_of("topology_keys", index)
+        # KAI[topology-duplicate-label], and of a key no requirement could tell which is meant
+        yield from _seen_before("key", one.key, keys, index, path)
+        yield from _seen_before("label", one.label, labels, index, path)
+        if not _is_label(one.label):
+            message = (
+                f"{format_value(one.label)} is a label that no node can carry: use a form such as "
+                f'"rack" or "example.com/rack", with at most {_MAX_LABEL_NAME} characters after '
+                "the slash and a lower-case DNS name before it"
+            )
+            yield Rejection("pool", "label", f"{path}.label", one.label, message)
+        if one.label == HOSTNAME_LABEL and index < len(pool.topology_keys) - 1:
+            # KAI[topology-hostname-not-last]
+            message = f"{HOSTNAME_LABEL} is the finest level there is: put its key last"
+            yield Rejection("pool", "hostname-level", f"{path}.label", one.label, message)
+    for label, value in pool.node_selector.items():
+        path = path_of("node_selector", label)
+        if not _is_label(label):
+            message = f"{format_value(label)} is a label that no node can carry"
+            yield Rejection("pool", "label", path, label, message)
+        elif len(value) > _MAX_LABEL_NAME or not _VALUE.fullmatch(value):
+            message = (
+                f"{format_value(value)} is no value of a label: use at most {_MAX_LABEL_NAME} "
+                "letters, "
+                "digits, -, _ and ., with a letter or digit at both ends"
+            )
+            yield Rejection("pool", "label-value", path, value, message)
+
+
+def _seen_before(
+    what: str, value: str, seen: dict[str, int], index: int, path: str
+) -> Iterator[Rejection]:
+    first = seen.setdefault(value, index)
+    if first != index:
+        message = f"{what} {format_value(value)} is there twice, first at topology_keys[{first}]: "
+        message += f"name each {what} once"
+        yield Rejection("pool", f"duplicate-{what}", f"{path}.{what}", value, message)
+
+
+def _is_label(label: str) -> bool:
+    """Whether a node can carry it: the schema refuses some of the others only.
+
+    KAI[topology-bad-label], KAI[topology-long-label-name]
+    """
+    prefix, slash, name = label.rpartition("/")
+    within = len(prefix) <= _MAX_PREFIX and len(name) <= _MAX_LABEL_NAME
+    return bool(within and _LABEL.fullmatch(label) and (prefix or not slash))
+
+
+@dataclass(slots=True)
+class _Users:
     """Tasks that use one resource: the first, by the indices of its group and its own, and all."""
 
-    __slots__ = ("at", "count", "task")
-
-    def __init__(self, task: str, at: tuple[int, int]) -> None:
-        self.task, self.at, self.count = task, at, 1
+    task: str
+    at: tuple[int, int]
+    count: int = 1
 
     def __str__(self) -> str:
-        """`task "t1"`, with the number of others."""
         others = f" and {self.count - 1} more" if self.count > 1 else ""
         return f"task {format_value(self.task)}{others}"
 
@@ -64,27 +147,25 @@ class ParsedWorkflow:
     )
 
 
-def rejections_of(
-    workflow_data: ParsedWorkflow, pool: Pool, *, strict: bool = False
-) -> list[Rejection]:
+def rejections_of(parsed: ParsedWorkflow, pool: Pool, *, strict: bool = False) -> list[Rejection]:
     """Everything that the pool's and the tree's rules refuse."""
-    users = _users(workflow_data)
-    found = [*_tasks(workflow_data), *_resources(workflow_data, users)]
+    users = _users(parsed)
+    found = [*_tasks(parsed), *_resources(parsed, users)]
     keys = frozenset(key.key for key in pool.topology_keys)
     sound: set[str] = set()
     groups: set[str] = set()
     for name, user in users.items():
-        resource = workflow_data.resources.get(name)
+        resource = parsed.resources.get(name)
         if resource is None or not resource.topology:
             continue
         if _is_sound(resource, keys, groups):
             sound.add(name)
         else:
             silent = len(found) >= MAX_REJECTIONS
-            found += _requirements(workflow_data.where(name), resource, user, pool, silent=silent)
-    found += _conflicts(workflow_data, pool, sound)
+            found += _requirements(parsed.where(name), resource, user, pool, silent=silent)
+    found += _conflicts(parsed, pool, sound)
     if strict:
-        found += _mixed(workflow_data, pool, {name: users[name] for name in users if name in sound})
+        found += _mixed(parsed, pool, {name: users[name] for name in users if name in sound})
     return found
 
 
@@ -93,78 +174,60 @@ def rejections_of_workflow(workflow: Workflow, pool: Pool) -> list[Rejection]:
     return rejections_of(ParsedWorkflow(workflow.groups, workflow.resources), pool)
 
 
-def _users(workflow_data: ParsedWorkflow) -> dict[str, ResourceUsers]:
+def _users(parsed: ParsedWorkflow) -> dict[str, _Users]:
     """Who uses each resource, by its name."""
-    found: dict[str, ResourceUsers] = {}
-    for at, group in enumerate(workflow_data.groups):
+    found: dict[str, _Users] = {}
+    for at, group in enumerate(parsed.groups):
         for index, task in enumerate(group.tasks):
             name = task.resource or DEFAULT_RESOURCE
             user = found.get(name)
             if user is None:
-                found[name] = ResourceUsers(task.name, (at, index))
+                found[name] = _Users(task.name, (at, index))
             else:
                 user.count += 1
     return found
 
 
-def _tasks(workflow_data: ParsedWorkflow) -> Iterator[Rejection]:
+def _tasks(parsed: ParsedWorkflow) -> Iterator[Rejection]:
     """Names that are used twice, and groups without tasks."""
     groups: set[str] = set()
-    for at, group in enumerate(workflow_data.groups):
-        where = workflow_data.where_task(at, 0)[:-2]
+    for at, group in enumerate(parsed.groups):
+        where = parsed.where_task(at, 0)[:-2]
         if group.name in groups:
             message = f"task group {format_value(group.name)} is there twice: name each group once"
-            yield Rejection(
-                "submission", "duplicate-group", path_of(*where, "name"), group.name, message
-            )
+            yield _rejection("duplicate-group", (*where, "name"), group.name, message)
         groups.add(group.name)
         if not group.tasks:  # a PodGroup of none is refused. KAI[min-member-0]
             message = (
                 f"task group {format_value(group.name)} has no tasks: add one or take the group out"
             )
-            yield Rejection("submission", "no-tasks", path_of(*where, "tasks"), [], message)
-        if len({task.name for task in group.tasks}) < len(group.tasks):
-            yield from _duplicate_tasks(workflow_data, at, group)
+            yield _rejection("no-tasks", (*where, "tasks"), [], message)
+        seen: set[str] = set()
+        for index, task in enumerate(group.tasks):
+            if task.name in seen and task.resource not in parsed.unread:
+                message = (
+                    f"task {format_value(task.name)} is there twice in group "
+                    f"{format_value(group.name)}: name each task once"
+                )
+                path = (*parsed.where_task(at, index), "name")
+                yield _rejection("duplicate-task", path, task.name, message)
+            seen.add(task.name)
 
 
-def _duplicate_tasks(
-    workflow_data: ParsedWorkflow, at: int, group: TaskGroup
-) -> Iterator[Rejection]:
-    seen: set[str] = set()
-    for index, task in enumerate(group.tasks):
-        if task.name in seen and task.resource not in workflow_data.unread:
-            message = (
-                f"task {format_value(task.name)} is there twice in group "
-                f"{format_value(group.name)}: "
-                "name each task once"
-            )
-            path = path_of(*workflow_data.where_task(at, index), "name")
-            yield Rejection("submission", "duplicate-task", path, task.name, message)
-        seen.add(task.name)
-
-
-def _resources(
-    workflow_data: ParsedWorkflow, users: Mapping[str, ResourceUsers]
-) -> Iterator[Rejection]:
+def _resources(parsed: ParsedWorkflow, users: Mapping[str, _Users]) -> Iterator[Rejection]:
     """Resources that tasks name and that are not there."""
-    names = format_names(sorted(workflow_data.resources)[:16])
+    names = format_names(sorted(parsed.resources)[:16])
     for name, user in users.items():
-        known = name in workflow_data.resources or name in workflow_data.unread
+        known = name in parsed.resources or name in parsed.unread
         if known or name == DEFAULT_RESOURCE:
             continue
         message = f"{user}: resource {format_value(name)} is not there (resources: {names})"
-        path = path_of(*workflow_data.where_task(*user.at), "resource")
-        yield Rejection("submission", "unknown-resource", path, name, message)
+        path = (*parsed.where_task(*user.at), "resource")
+        yield _rejection("unknown-resource", path, name, message)
 
 
 def _is_sound(resource: Resource, keys: Collection[str], groups: set[str]) -> bool:
-    """Whether `_requirements` has nothing to refuse; told without a word or path being made.
-
-    Args:
-        resource: with at least one requirement.
-        keys: those of the pool.
-        groups: known to be label values; found ones are added.
-    """
+    """Whether `_requirements` finds nothing; `groups` are known label values, and grow."""
     seen: set[str] = set()
     for one in resource.topology:
         key, group = one.key, one.group
@@ -179,17 +242,9 @@ def _is_sound(resource: Resource, keys: Collection[str], groups: set[str]) -> bo
 
 
 def _requirements(
-    where: Location, resource: Resource, user: ResourceUsers, pool: Pool, *, silent: bool
+    where: Location, resource: Resource, user: _Users, pool: Pool, *, silent: bool
 ) -> Iterator[Rejection]:
-    """Keys that the pool does not have or that come twice, and groups that make no name.
-
-    Args:
-        where: path of the resource.
-        resource: to be judged.
-        user: whose resource it is.
-        pool: whose keys there are.
-        silent: nobody would read the words.
-    """
+    """Keys that the pool does not have or that come twice, and groups that make no name."""
     keys = {key.key for key in pool.topology_keys}
     seen: set[str] = set()
     for index, one in enumerate(resource.topology):
@@ -198,15 +253,15 @@ def _requirements(
             yield from [REJECTION_NOT_SHOWN] * bad
             seen.add(one.key)
             continue
-        path = path_of(*where, "topology", index)
+        path = (*where, "topology", index)
         if one.key not in keys:
             message = _no_key(one.key, user, pool)
-            yield Rejection("submission", "unknown-key", f"{path}.key", one.key, message)
+            yield _rejection("unknown-key", (*path, "key"), one.key, message)
         elif one.key in seen:
             message = (
                 f"{user}: key {format_value(one.key)} comes twice: name each key once per resource"
             )
-            yield Rejection("submission", "duplicate-key", f"{path}.key", one.key, message)
+            yield _rejection("duplicate-key", (*path, "key"), one.key, message)
         seen.add(one.key)
         if not _GROUP.fullmatch(one.group):
             message = (
@@ -214,10 +269,10 @@ def _requirements(
                 "label value: use "
                 "1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends"
             )
-            yield Rejection("submission", "group", f"{path}.group", one.group, message)
+            yield _rejection("group", (*path, "group"), one.group, message)
 
 
-def _no_key(key: str, user: ResourceUsers, pool: Pool) -> str:
+def _no_key(key: str, user: _Users, pool: Pool) -> str:
     text = f"{user}: key {format_value(key)} is not in pool {format_value(pool.name)}"
     for own in pool.topology_keys:
         if own.label == key:
@@ -227,23 +282,21 @@ def _no_key(key: str, user: ResourceUsers, pool: Pool) -> str:
     )
 
 
-def _conflicts(
-    workflow_data: ParsedWorkflow, pool: Pool, sound: Collection[str]
-) -> Iterator[Rejection]:
+def _conflicts(parsed: ParsedWorkflow, pool: Pool, sound: Collection[str]) -> Iterator[Rejection]:
     """Nodes of a tree that some tasks require and others prefer."""
-    if not _types_differ(workflow_data, sound):
+    if not _types_differ(parsed, sound):
         return
     positions = {key.key: level for level, key in enumerate(pool.topology_keys)}
-    for group in workflow_data.groups:
+    for group in parsed.groups:
         names = {task.resource or DEFAULT_RESOURCE: task.name for task in reversed(group.tasks)}
         used = [name for name in reversed(names) if name in sound]
-        yield from _conflicts_of(workflow_data, used, names, positions)
+        yield from _conflicts_of(parsed, used, names, positions)
 
 
-def _types_differ(workflow_data: ParsedWorkflow, sound: Collection[str]) -> bool:
+def _types_differ(parsed: ParsedWorkflow, sound: Collection[str]) -> bool:
     """Whether any key and group is required here and preferred there: seldom, and soon told."""
     # Those that read alike are mostly one object.
-    differing = {id(one): one for name in sound for one in workflow_data.resources[name].topology}
+    differing = {id(one): one for name in sound for one in parsed.resources[name].topology}
     types: dict[tuple[str, str], str] = {}
     return any(
         types.setdefault((one.key, one.group), one.requirementType) != one.requirementType
@@ -252,23 +305,23 @@ def _types_differ(workflow_data: ParsedWorkflow, sound: Collection[str]) -> bool
 
 
 def _conflicts_of(
-    workflow_data: ParsedWorkflow,
+    parsed: ParsedWorkflow,
     used: Sequence[str],
     tasks: Mapping[str, str],
     positions: Mapping[str, int],
 ) -> Iterator[Rejection]:
-    wishes = {
+    asked = {
         name: {positions[one.key]: (index, one) for index, one in enumerate(requirements)}
         for name in used
-        for requirements in (workflow_data.resources[name].topology,)
+        for requirements in (parsed.resources[name].topology,)
     }
-    levels = sorted({level for wish in wishes.values() for level in wish})
+    levels = sorted({level for one in asked.values() for level in one})
     # By path from the root: who came first, and what it asked for.
     seen: dict[tuple[str | None, ...], tuple[str, Requirement]] = {}
     for name in used:
         path: tuple[str | None, ...] = ()
         for level in levels:
-            index, one = wishes[name].get(level, (0, None))
+            index, one = asked[name].get(level, (0, None))
             path = (*path, one.group if one else None)
             if one is None:
                 continue
@@ -280,18 +333,16 @@ def _conflicts_of(
                     f"{format_value(tasks[other])} has "
                     f"it {first.requirementType}: use one type, or another group"
                 )
-                where = path_of(*workflow_data.where(name), "topology", index, "requirementType")
-                yield Rejection("submission", "conflict", where, one.requirementType, message)
+                where = (*parsed.where(name), "topology", index, "requirementType")
+                yield _rejection("conflict", where, one.requirementType, message)
 
 
-def _mixed(
-    workflow_data: ParsedWorkflow, pool: Pool, users: Mapping[str, ResourceUsers]
-) -> Iterator[Rejection]:
+def _mixed(parsed: ParsedWorkflow, pool: Pool, users: Mapping[str, _Users]) -> Iterator[Rejection]:
     """Tasks with requirements that do not use the keys of the first such task."""
     order = [key.key for key in pool.topology_keys]
-    first: tuple[ResourceUsers, set[str]] | None = None
+    first: tuple[_Users, set[str]] | None = None
     for name, user in users.items():
-        keys = {one.key for one in workflow_data.resources[name].topology}
+        keys = {one.key for one in parsed.resources[name].topology}
         if first is None:
             first = user, keys
         if keys == first[1]:
@@ -303,5 +354,9 @@ def _mixed(
             "must "
             "use the same keys"
         )
-        path = path_of(*workflow_data.where(name), "topology")
-        yield Rejection("submission", "mixed-keys", path, sorted(keys), message)
+        where = (*parsed.where(name), "topology")
+        yield _rejection("mixed-keys", where, sorted(keys), message)
+
+
+def _rejection(why: str, where: Location, value: Any, message: str) -> Rejection:
+    return Rejection("submission", why, path_of(*where), value, message)

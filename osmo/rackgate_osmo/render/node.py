@@ -30,7 +30,7 @@ class Node:
         gpus_milli: thousandths of GPUs that all tasks below ask for.
         requires: whether this node or one below requires a domain.
         part: tells leaves of one group and several sizes apart; 0 for a group that is one leaf.
-        relieved: whether its mere preference is left to the nodes below, see `profiles`.
+        split_by_size: whether its mere preference is left to the nodes below, see `profiles`.
         name: of the subgroup; empty for the root and for levels that all tasks share.
     """
 
@@ -46,13 +46,11 @@ class Node:
     split_by_size: bool = False
     name: str = ""
 
-    def subgroups(self) -> Iterator[Node]:
-        """All named nodes below, each after its parent."""
+    def below(self) -> Iterator[Node]:
+        """All nodes below, each after its parent."""
         for child in self.children:
-            if child.name:
-                yield child
-            if child.children:
-                yield from child.subgroups()
+            yield child
+            yield from child.below()
 
     def leaves(self) -> Iterator[Node]:
         """All nodes that hold tasks, here or below."""

@@ -20,9 +20,8 @@ from rackgate_osmo.model.model import (
     Workflow,
 )
 from rackgate_osmo.model.names import pod_group_names
-from rackgate_osmo.model.reading import rejections_of_pool
 from rackgate_osmo.model.rejections import RejectedError, Rejection, format_value, path_of
-from rackgate_osmo.model.rules import rejections_of_workflow
+from rackgate_osmo.model.rules import rejections_of_pool, rejections_of_workflow
 from rackgate_osmo.render import profiles
 from rackgate_osmo.render.node import Kind, Node
 from rackgate_osmo.render.tree import shared, subgroup_tree_of
@@ -49,13 +48,10 @@ def topology_of(
     same name, the old one deleted first. Running pods do not notice (KAI[topology-deleted]).
 
     Args:
-        pool: gives name and levels.
+        pool: checked again here.
         kai: decides the API version.
         profile: with `robust`, levels that no node carries are left out.
         nodes: labels of every node of the pool, for `robust`.
-
-    Raises:
-        RejectedError: the pool is none that `read_pool` would return.
     """
     _check_rules(pool)
     return _topology(pool, kai, profiles.listed_levels(pool, profile, nodes))
@@ -76,17 +72,13 @@ def build_podgroups(
     The same workflow gives the same objects, whatever the order of its tasks and requirements.
 
     Args:
-        pool: where the workflow is submitted.
-        workflow: as `read_workflow` returns it; checked again here.
+        pool: where the workflow is submitted; checked again here, as the workflow is.
+        workflow: to be built.
         names: names of PodGroups by task group; `names.pod_group_names` for those left out.
         namespace: of the PodGroups; left to the caller when None.
         profile: what to do about the scheduler's defects, see `profiles`.
         kai: version of the scheduler.
         nodes: labels of every node of the pool, for `robust`; see `profiles.listed_levels`.
-
-    Raises:
-        RejectedError: the pool or the workflow is none that `reading` would return, or two task
-            groups are to have one PodGroup.
     """
     _check_rules(pool, workflow)
     served = profiles.listed_levels(pool, profile, nodes)
@@ -190,23 +182,19 @@ class _Writer:
 
     def _constraint(self, required: int | None, preferred: int | None) -> Object:
         """The constraint of a node; empty where there is none."""
-        found = self._constraints.get((required, preferred))
-        if found is None:
-            found = self._build_constraint(required, preferred)
-            self._constraints[required, preferred] = found
-        return found.copy()
-
-    def _build_constraint(self, required: int | None, preferred: int | None) -> Object:
+        known = self._constraints.get((required, preferred))
+        if known is not None:
+            return known.copy()
         levels = profiles.adjust_levels(required, preferred, self.served, self.profile, self.kai)
-        if levels == (None, None):  # KAI[constraint-without-level]
-            return {}
-        found = {"topology": self.pool.topology_name}
+        # KAI[constraint-without-level]
+        found = {} if levels == (None, None) else {"topology": self.pool.topology_name}
         fields = ("requiredTopologyLevel", "preferredTopologyLevel")
         for name, level in zip(fields, levels, strict=True):
             if level is not None:
                 # The label: users' short keys are unknown to KAI. KAI[unknown-level]
                 found[name] = self.pool.topology_keys[level].label
-        return found
+        self._constraints[required, preferred] = found
+        return found.copy()
 
     def _subgroups(self, node: Node, parent: str | None, *, bound: bool) -> Iterator[Object]:
         """Entries of all named nodes below, each after its parent."""
@@ -220,17 +208,14 @@ class _Writer:
             if not child.children:
                 entry["minMember"] = child.size
             free = child.split_by_size or profiles.is_free(child, bound, self.profile)
-            constraint = {} if free else self._of(child)
+            is_required = child.kind is Kind.REQUIRED
+            levels = (child.level, None) if is_required else (None, child.level)
+            constraint = {} if free else self._constraint(*levels)
             if constraint:
                 entry["topologyConstraint"] = constraint
             yield entry
             if child.children:
                 yield from self._subgroups(child, child.name, bound=bound or bool(constraint))
-
-    def _of(self, node: Node) -> Object:
-        if node.kind is Kind.REQUIRED:
-            return self._constraint(node.level, None)
-        return self._constraint(None, node.level)
 
 
 def _finest(chain: Sequence[Node], kind: Kind) -> int | None:

@@ -20,8 +20,7 @@ from rackgate_osmo.model.model import (
 )
 from rackgate_osmo.model.names import pod_group_names
 from rackgate_osmo.model.rejections import RejectedError, Rejection
-from rackgate_osmo.model.sizes import SIZES
-from rackgate_osmo.model.tolerations import tolerations_of
+from rackgate_osmo.model.requests import SIZES, tolerations_of
 
 Object = dict[str, Any]
 
@@ -39,15 +38,14 @@ def build_pods(
     Args:
         pool: says which nodes its pods may use.
         workflow: carries image, command, args and environment of its tasks.
-        built: the marks of every task.
-        document: what the workflow was read from, for the paths of refusals.
+        built: what the pod of every task carries.
+        document: what the workflow was read from, for the paths of rejections.
         namespace: of the pods; none for the caller's.
 
     Raises:
-        RejectedError: a task's fields cannot be those of a container; all of them.
+        RejectedError: with every field of a task that cannot be that of a container.
     """
-    rejections = [*_rejections(workflow, document)]
-    if rejections:
+    if rejections := list(_rejections(workflow, document)):
         raise RejectedError(rejections)
     pods = []
     for group in workflow.groups:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from rackgate_osmo.model.model import KaiVersion, Pool, Profile
-from rackgate_osmo.model.sizes import Requests, is_overcounted
+from rackgate_osmo.model.requests import Requests, is_overcounted
 from rackgate_osmo.render.node import Kind, Node
 
 
@@ -55,11 +55,7 @@ def listed_levels(
     no node carries therefore keeps every constrained workflow waiting; without it only those wait
     that require this very level, and they go on once nodes carry it and the Topology lists it.
     A label that only some nodes carry stays: without it, whoever asks for it could never run.
-
-    Args:
-        pool: all of its keys are listed in the `seed` profile.
-        profile: see above.
-        nodes: labels of every node of the pool. None and an empty list say nothing about labels.
+    None and an empty list of nodes say nothing about labels.
     """
     everything = tuple(range(len(pool.topology_keys)))
     if profile is Profile.SEED or not nodes:
@@ -107,11 +103,6 @@ def is_free(node: Node, bound_above: bool, profile: Profile) -> bool:
     OSMO's design gives them a mere preference, but with any constraint KAI uses labelled nodes
     only (KAI[preferred-unlabelled-room]). Below a constraint that holds for them too nothing would
     be gained, so there they keep the preference.
-
-    Args:
-        node: its whole branch must be filler.
-        bound_above: whether any node above carries a constraint.
-        profile: see above.
     """
     return profile is Profile.ROBUST and not bound_above and _has_no_requirement(node)
 

@@ -1,4 +1,4 @@
-"""A PodGroup as a tree of parts, each with the levels that it names and its tasks."""
+"""A PodGroup as a tree of subgroups, each with the levels that it names and its tasks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from rackgate_osmo.model.model import SUBGROUP_LABEL, Built, KaiVersion, Object
 
 @dataclass(slots=True)
 class SubGroup:
-    """A PodGroup or one of its subgroups.
+    """A PodGroup, with the name "", or one of its subgroups.
 
     Attributes:
-        name: of the subgroup; "" for the PodGroup.
-        required: index of a level of the Topology, or None.
-        preferred: likewise.
-        tasks: names of its tasks, those of the parts below too.
+        required: index of a level of the Topology, or None; `preferred` likewise.
+        tasks: names of its tasks, those of the subgroups below too.
     """
 
     name: str
@@ -26,31 +24,30 @@ class SubGroup:
     tasks: tuple[str, ...] = ()
 
     @property
+    def level(self) -> int | None:
+        """The level that it names, the required one first."""
+        return self.required if self.required is not None else self.preferred
+
+    @property
     def constrained(self) -> bool:
         """Whether it names a level."""
-        return self.required is not None or self.preferred is not None
+        return self.level is not None
 
     def order(self) -> list[SubGroup]:
-        """Its parts as KAI takes them: by the bytes of their names, groups before leaves."""
+        """Its subgroups as KAI takes them: by the bytes of their names, groups before leaves."""
         return sorted(
             self.children, key=lambda subgroup: (not subgroup.children, subgroup.name.encode())
         )
 
     def walk(self) -> Iterator[SubGroup]:
-        """This part and all below."""
+        """This one and all below."""
         yield self
         for subgroup in self.children:
             yield from subgroup.walk()
 
 
 def subgroup_of_built(built: Built, index: int, group: str) -> SubGroup:
-    """The PodGroup of the task group at `index`, as a tree.
-
-    Args:
-        built: PodGroups, their Topology and the marks of pods.
-        index: of the PodGroup.
-        group: name of its task group.
-    """
+    """The PodGroup of the task group at `index`, as a tree."""
     levels = levels_of(built)
     members: dict[str, list[str]] = {}
     for (owner, task), marks in built.pods.items():
@@ -75,14 +72,13 @@ def levels_of(built: Built) -> tuple[str, ...]:
 
 
 def hides_level(subgroup: SubGroup, finest: int, kai: KaiVersion, *, nested: bool = False) -> bool:
-    """Whether KAI finds no domain for a part when all candidates are in one finer domain.
+    """Whether KAI finds no domain for a subgroup when all candidates are in one finer domain.
 
     Args:
         subgroup: of a PodGroup.
         finest: index of the Topology's last level.
         kai: the scheduler.
-        nested: whether something above constrains it, too. A finer preference was seen to help
-            there on 0.13 alone.
+        nested: whether one above is constrained, too. There a finer preference helps on 0.13 only.
     """
     level = subgroup.required
     if level is None and kai is KaiVersion.V0_10:

@@ -9,7 +9,7 @@ tasks that lack the level there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rackgate.resources.quantity import to_milli
 from rackgate_osmo.model import names
@@ -21,70 +21,31 @@ from rackgate_osmo.model.model import (
     TaskGroup,
     Workflow,
 )
-from rackgate_osmo.model.sizes import Requests, requests_of
+from rackgate_osmo.model.requests import Requests, requests_of
 from rackgate_osmo.render import profiles
 from rackgate_osmo.render.node import Kind, Node
 
-ROOT_LEVEL: Final = -1
 
-
-class Shape(NamedTuple):
+class _Shape(NamedTuple):
     """Tasks of one resource."""
 
-    resource: str
     requirements: Mapping[int, Requirement]
     tasks: Sequence[str]
     gpus_milli: int
-    requests: Requests = ()
-
-
-def shapes_of(
-    group: TaskGroup, workflow: Workflow, pool: Pool, profile: Profile = Profile.SEED
-) -> list[Shape]:
-    """The tasks of a group by resource; a resource that is not there asks for nothing.
-
-    What they ask for is only looked at for `robust`.
-
-    Raises:
-        KeyError: a key that the pool does not have.
-    """
-    positions = {key.key: index for index, key in enumerate(pool.topology_keys)}
-    members: dict[str, list[str]] = {}
-    for task in group.tasks:
-        members.setdefault(task.resource or DEFAULT_RESOURCE, []).append(task.name)
-    found = []
-    for name, tasks in members.items():
-        resource = workflow.resources.get(name)
-        requirements = {positions[one.key]: one for one in resource.topology} if resource else {}
-        gpus = to_milli(resource.gpu) * len(tasks) if resource and resource.gpu else 0
-        requests = requests_of(resource) if profile is Profile.ROBUST else ()
-        found.append(Shape(name, requirements, tasks, gpus, requests))
-    return found
-
-
-def levels_of(shapes: Iterable[Shape]) -> list[int]:
-    """Levels in play: those that any task names, coarsest first."""
-    return sorted({level for shape in shapes for level in shape.requirements})
+    requests: Requests
 
 
 def subgroup_tree_of(
     group: TaskGroup, workflow: Workflow, pool: Pool, profile: Profile = Profile.SEED
 ) -> Node:
-    """The named tree of a task group that `reading` has accepted.
+    """The root of the named tree of a task group of an accepted workflow.
 
-    Args:
-        group: one of the workflow's task groups.
-        workflow: holds the resources.
-        pool: holds the levels.
-        profile: decides how subgroups are called, and whether leaves are of one size.
-
-    Returns:
-        The root. Levels that all tasks share are a chain of unnamed nodes below it, see `shared`;
-        without subgroups its end holds the tasks.
+    Levels that all tasks share are a chain of unnamed nodes below it, see `shared`; without
+    subgroups its end holds the tasks.
     """
-    shapes = shapes_of(group, workflow, pool, profile)
-    root = Node(ROOT_LEVEL, "", Kind.ROOT)
-    _fill(root, shapes, levels_of(shapes), bound=False)
+    shapes = _shapes_of(group, workflow, pool, profile)
+    root = Node(-1, "", Kind.ROOT)
+    _fill(root, shapes, _levels_of(shapes), bound=False)
     _name(root, profile)
     return root
 
@@ -101,14 +62,31 @@ def shared(root: Node) -> list[Node]:
     return chain
 
 
-def _fill(node: Node, shapes: Sequence[Shape], levels: Sequence[int], *, bound: bool) -> None:
+def _shapes_of(group: TaskGroup, workflow: Workflow, pool: Pool, profile: Profile) -> list[_Shape]:
+    """The tasks of a group by resource; a resource that is not there asks for nothing."""
+    positions = {key.key: index for index, key in enumerate(pool.topology_keys)}
+    members: dict[str, list[str]] = {}
+    for task in group.tasks:
+        members.setdefault(task.resource or DEFAULT_RESOURCE, []).append(task.name)
+    found = []
+    for name, tasks in members.items():
+        resource = workflow.resources.get(name)
+        requirements = {positions[one.key]: one for one in resource.topology} if resource else {}
+        gpus = to_milli(resource.gpu) * len(tasks) if resource and resource.gpu else 0
+        requests = requests_of(resource) if profile is Profile.ROBUST else ()
+        found.append(_Shape(requirements, tasks, gpus, requests))
+    return found
+
+
+def _levels_of(shapes: Iterable[_Shape]) -> list[int]:
+    """Levels in play: those that any task names, coarsest first."""
+    return sorted({level for shape in shapes for level in shape.requirements})
+
+
+def _fill(node: Node, shapes: Sequence[_Shape], levels: Sequence[int], *, bound: bool) -> None:
     """Give a node its children, or its tasks where no level is left.
 
-    Args:
-        node: without its tasks.
-        shapes: its tasks.
-        levels: those below it.
-        bound: whether it or a node above requires a domain.
+    `bound`: it or a node above requires a domain.
     """
     node.size = sum([len(shape.tasks) for shape in shapes])
     node.gpus_milli = sum([shape.gpus_milli for shape in shapes])
@@ -117,7 +95,7 @@ def _fill(node: Node, shapes: Sequence[Shape], levels: Sequence[int], *, bound: 
         node.tasks = tuple([task for shape in shapes for task in shape.tasks])
         return
     level = levels[0]
-    members: dict[str | None, list[Shape]] = {}
+    members: dict[str | None, list[_Shape]] = {}
     for shape in shapes:
         requirement = shape.requirements.get(level)
         members.setdefault(requirement.group if requirement else None, []).append(shape)
@@ -137,9 +115,9 @@ def _fill(node: Node, shapes: Sequence[Shape], levels: Sequence[int], *, bound: 
     node.children = tuple(children)
 
 
-def _by_size(shapes: Sequence[Shape]) -> list[list[Shape]]:
+def _by_size(shapes: Sequence[_Shape]) -> list[list[_Shape]]:
     """Shapes of one size each, in an order that is the same for the same sizes."""
-    found: dict[Requests, list[Shape]] = {}
+    found: dict[Requests, list[_Shape]] = {}
     for shape in shapes:
         found.setdefault(shape.requests, []).append(shape)
     return [found[requests] for requests in sorted(found, reverse=True)]

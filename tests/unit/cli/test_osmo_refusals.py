@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rackgate_cli.__main__ import main
-from rackgate_cli.osmo import documents as osmo_crd_documents
+from rackgate_cli.osmo import inputs as osmo_crd_documents
 from tests.support.osmo_cases import cases, submission
 from tests.support.osmo_command import RENDER, WORKFLOW, prepare, refused, rendered
 

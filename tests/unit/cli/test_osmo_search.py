@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from rackgate_assigner.topology.model import NodeInfo
-from rackgate_osmo.explain.placement import solve
 from rackgate_osmo.explain.room import Room, Shape
-from rackgate_osmo.explain.search import Budget, FitTables, Item, UndecidedError
+from rackgate_osmo.explain.search import Budget, FitTables, Item, UndecidedError, solve
 
 ONE_CPU = Shape((("cpu", 1),))
 TWO_CPU = Shape((("cpu", 2),))

@@ -1,8 +1,9 @@
 """Writes the objects of a workflow to a cluster; may die anywhere and be called again.
 
-Each object is read, judged and written in a loop: a write is bound to the version that was
-judged, and whatever happened in between is looked at anew. docs/design/races/osmo.md tells the
-rest.
+Each object is read, judged (`plan`) and written in a loop: a write is bound to the version that
+was judged, and whatever happened in between is read again. Nothing is written, and no pod
+deleted, where something would be rejected as things are. A pod is deleted by its uid; one that
+came meanwhile under its name stays. docs/design/races/osmo.md tells the rest.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from rackgate_cli.osmo.apply.plan import (
     Create,
     MergePatch,
     Object,
+    PodDeletion,
     Reject,
     Replace,
     Unchanged,
@@ -37,17 +39,20 @@ from rackgate_cli.osmo.apply.plan import (
     is_changed,
     live_pods,
     plan_pod,
+    plan_pod_deletion,
     plan_pod_group,
     plan_topology,
+    some_of,
     with_hash_annotation,
     with_missing_level,
 )
-from rackgate_cli.osmo.apply.pod_replacer import PodReplacer, list_objects
 from rackgate_cli.osmo.apply.preconditions import topologies_of
+from rackgate_osmo.model.model import POD_GROUP_ANNOTATION
 
 MANAGER: Final = "rackgate-osmo"
 TRIES: Final = 8
-GONE_LIMIT_S: Final = 60.0
+GONE_LIMIT_S: Final = 60.0  # beside the grace period of pods
+_GRACE_S: Final = 30
 _POLL_S: Final = 0.2
 _MAX_CONCURRENT: Final = 16
 _NAMED: Final = 5
@@ -96,7 +101,7 @@ class Applier:
         Args:
             client: with the user's rights.
             namespace: of PodGroups and pods.
-            outcome: grows while objects are settled; after an error it tells what was done.
+            outcome: grows while objects are written; after an error it tells what was done.
             dry_run: send every write as one that the server only tries.
             replacing: delete the pods of groups that cannot be changed as they are.
         """
@@ -105,14 +110,12 @@ class Applier:
         if dry_run:
             self._params["dryRun"] = "All"
         self._outcome, self._replacing = outcome, replacing
-        self._deleted_names: frozenset[str] = frozenset()
+        self._deleted: set[str] = set()  # names of pods that `replacing` deleted
 
     async def apply(
         self, topology: Object | None, groups: Sequence[Object], pods: Sequence[Object]
     ) -> None:
         """Write the Topology, then PodGroups, then pods: each needs those before it.
-
-        Nothing is written when one of them would be refused as things are.
 
         Args:
             topology: None for a pool without keys; then none is touched.
@@ -120,12 +123,12 @@ class Applier:
             pods: of those groups.
 
         Raises:
-            CommandError: an object is refused, or does not become as it should.
+            CommandError: an object is rejected, or does not become as it should.
             KubeError: the cluster cannot be read.
         """
         pods = [with_hash_annotation(pod) for pod in pods]
         if self._replacing:
-            await self._clear(groups, pods)
+            await self._delete_pods(groups, pods)
         there = await self._check_rejected(groups, pods)
         if topology is not None:
             await self._topology(topology, groups)
@@ -135,24 +138,118 @@ class Applier:
         if made & {"created", "replaced"} and not self._dry_run:
             await self._check_groups(groups)
 
-    async def _clear(self, groups: Sequence[Object], pods: Sequence[Object]) -> None:
-        replacing = PodReplacer(self._client, self._namespace, self._params, self._dry_run)
-        try:
-            await replacing.clear(groups, pods)
-        finally:
-            self._deleted_names = frozenset(replacing.deleted)
-            self._outcome.results += [
-                Result("Pod", self._namespace, name, "deleted") for name in replacing.deleted
+    # -- before anything is written --------------------------------------------------------
+
+    async def _check_rejected(
+        self, groups: Sequence[Object], pods: Sequence[Object]
+    ) -> dict[str, Object]:
+        """Those of the pods that are there, by name; reject what would be rejected as things are.
+
+        Raises:
+            CommandError: with all that would be rejected.
+        """
+        rejected: dict[str, str] = {}
+
+        async def look(group: Object) -> None:
+            stored = await self._read(kinds.KAI_POD_GROUPS, group["metadata"]["name"])
+            step = await self._group_judge(group)(stored)
+            if isinstance(step, Reject):
+                rejected[f'PodGroup "{group["metadata"]["name"]}"'] = step.message
+
+        await self._run_all(partial(look, group) for group in groups)
+        names = {pod["metadata"]["name"] for pod in pods}
+        found = {pod["metadata"]["name"]: pod for pod in (await self._pods() if pods else ())}
+        there = {name: pod for name, pod in found.items() if name in names}
+        for pod in pods:
+            step = plan_pod(pod, there.get(pod["metadata"]["name"]))
+            if isinstance(step, Reject):
+                rejected[f'Pod "{pod["metadata"]["name"]}"'] = step.message
+        if rejected:
+            # Groups before pods: they say why.
+            order = sorted(rejected.items(), key=lambda one: (one[0].startswith("Pod "), one))
+            lines = [f"{label}: {message}" for label, message in order]
+            more = [f"and {len(lines) - _NAMED} more"] if len(lines) > _NAMED else []
+            raise CommandError("\n  ".join(["nothing is written:", *lines[:_NAMED], *more]))
+        return there
+
+    async def _delete_pods(self, groups: Sequence[Object], pods: Sequence[Object]) -> None:
+        """Delete the pods of every group that cannot be changed as it is; wait until they are gone.
+
+        Raises:
+            CommandError: something is rejected, and nothing deleted; or pods do not go.
+        """
+        there = await self._pods()
+        to_delete: list[Object] = []
+        for group in groups:
+            name = group["metadata"]["name"]
+            mine = [
+                pod for pod in pods if pod["metadata"]["annotations"][POD_GROUP_ANNOTATION] == name
             ]
+            stored = await self._read(kinds.KAI_POD_GROUPS, name)
+            step = plan_pod_deletion(group, stored, mine, there)
+            if isinstance(step, Reject):
+                raise CommandError(f'nothing is written:\n  PodGroup "{name}": {step.message}')
+            if isinstance(step, PodDeletion):
+                await self._try(group, stored, mine)
+                to_delete += step.pods
+        for pod in to_delete:
+            name = pod["metadata"]["name"]
+            try:
+                await self._delete(kinds.PODS, name, {"uid": pod["metadata"]["uid"]})
+            except NotFoundError:
+                pass
+            except ConflictError as error:
+                raise CommandError(
+                    f'Pod "{name}" was replaced by somebody else meanwhile: apply again'
+                ) from error
+            self._deleted.add(name)
+            self._outcome.results.append(Result("Pod", self._namespace, name, "deleted"))
+        if to_delete and not self._dry_run:
+            await self._wait_until_gone(to_delete)
+
+    async def _try(self, group: Object, stored: Object | None, pods: Sequence[Object]) -> None:
+        """Let the server judge what is to come, one pod of each kind, before pods are deleted."""
+        params, name = {**self._params, "dryRun": "All"}, group["metadata"]["name"]
+        try:
+            step = plan_pod_group(group, stored, ())
+            if isinstance(step, MergePatch):
+                path = kinds.KAI_POD_GROUPS.path(self._namespace, name)
+                await self._client.patch(path, _body(step.patch), PatchType.MERGE, params)
+            for pod in {json.dumps(pod["spec"], sort_keys=True): pod for pod in pods}.values():
+                try:
+                    await self._dry_run_create(kinds.PODS, pod)
+                except ForbiddenError as error:
+                    # The quota may be what the old pods hold.
+                    if "exceeded quota" not in str(error):
+                        raise
+        except ConflictError:
+            return  # it is looked at again before it is written
+        except KubeError as error:
+            raise CommandError(
+                f'nothing is written:\n  what is to replace PodGroup "{name}" and its pods is '
+                f"refused: {error.message or error}"
+            ) from error
+
+    async def _wait_until_gone(self, pods: Sequence[Object]) -> None:
+        grace = max(
+            int(pod["spec"].get("terminationGracePeriodSeconds") or _GRACE_S) for pod in pods
+        )
+        uids = {pod["metadata"]["uid"] for pod in pods}
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + GONE_LIMIT_S + grace
+        while left := [pod for pod in await self._pods() if pod["metadata"]["uid"] in uids]:
+            if loop.time() >= deadline:
+                names = sorted(pod["metadata"]["name"] for pod in left)
+                raise CommandError(
+                    f"pods {some_of(names, _NAMED)} are deleted but do not end (a node that does "
+                    "not answer, or a finalizer): apply again when they are gone"
+                )
+            await asyncio.sleep(_POLL_S)
 
     # -- one object ------------------------------------------------------------------------
 
     async def _reconcile(
-        self,
-        kind: Resource,
-        wanted: Object,
-        judge: Judge,
-        known: Sequence[Object | None] = (),
+        self, kind: Resource, wanted: Object, judge: Judge, known: Sequence[Object | None] = ()
     ) -> None:
         """Read, judge, write, until the object is as it should be.
 
@@ -163,7 +260,7 @@ class Applier:
             known: what was read of it already, so that the first look needs no request.
 
         Raises:
-            CommandError: refused, by `judge` or by the server; or it keeps changing.
+            CommandError: rejected, by `judge` or by the server; or it keeps changing.
         """
         name = wanted["metadata"]["name"]
         result = Result(kind.kind, self._namespace if kind.namespaced else None, name, "")
@@ -172,7 +269,7 @@ class Applier:
             stored = known[0] if known and not attempt else await self._read(kind, name)
             step = await judge(stored)
             if isinstance(step, Unchanged):
-                self._done(result, word or "unchanged", note)
+                self._done(replace(result, result=word or "unchanged", note=note))
                 return
             if isinstance(step, Reject):
                 raise CommandError(f"{result.label} stays as it is: {step.message}")
@@ -184,7 +281,7 @@ class Applier:
                 # Without an answer it may have been done; then the next look finds it so.
                 word, note = _word(step, word), note or getattr(step, "note", "")
             if last is None and (self._dry_run or not isinstance(step, Replace)):
-                self._done(result, word, note)
+                self._done(replace(result, result=word, note=note))
                 return
         why = f": {last}" if last is not None else ""
         raise CommandError(f"{result.label} could not be written in {TRIES} tries{why}")
@@ -192,65 +289,60 @@ class Applier:
     async def _attempt(
         self, kind: Resource, wanted: Object, step: Action, result: Result
     ) -> KubeError | None:
-        """Send a write; returns the error after which the object is to be looked at again.
-
-        Raises:
-            CommandError: the server refuses the object.
-        """
+        """Send a write; the error after which the object is to be looked at again, or None."""
         try:
             await self._write(kind, wanted, step)
-        except NotFoundError as error:
-            if isinstance(step, Create):
-                raise _rejected_error(result, error) from error  # there is no such namespace
-            return error
         except (ConflictError, TransportError) as error:
             return error
         except KubeError as error:
-            raise _rejected_error(result, error) from error
+            # Not found while it is created: there is no such namespace.
+            if isinstance(error, NotFoundError) and not isinstance(step, Create):
+                return error
+            message = f"{result.label} is refused: {error.message or error}"
+            raise CommandError(message) from error
         return None
 
-    def _done(self, result: Result, word: str, note: str) -> None:
-        done = Result(result.kind, result.namespace, result.name, word, note)
-        if result.kind == "Pod" and result.name in self._deleted_names:
-            done = replace(done, result="replaced")
-            gone = replace(done, result="deleted")
-            self._outcome.results.remove(gone)
-        self._outcome.results.append(done)
-
     async def _write(self, kind: Resource, wanted: Object, step: Action) -> None:
-        namespace = self._namespace if kind.namespaced else None
-        path = kind.path(namespace, wanted["metadata"]["name"])
-        if isinstance(step, Create) and self._dry_run and self._is_deleted(kind, wanted):
+        name = wanted["metadata"]["name"]
+        path = kind.path(self._namespace if kind.namespaced else None, name)
+        is_taken = kind == kinds.PODS and name in self._deleted
+        if isinstance(step, Create) and self._dry_run and is_taken:
             await self._dry_run_create(kind, wanted)
         elif isinstance(step, Create):
-            await self._client.create(kind.path(namespace), _body(wanted), self._params)
+            await self._client.create(path.removesuffix(f"/{name}"), _body(wanted), self._params)
         elif isinstance(step, MergePatch):
             await self._client.patch(path, _body(step.patch), PatchType.MERGE, self._params)
         elif isinstance(step, Replace):
             if self._dry_run:
                 await self._dry_run_create(kind, wanted)
-            options: Object = {"preconditions": dict(step.preconditions)}
-            if self._dry_run:
-                # In the body: where there is one, the server does not look at the query.
-                options["dryRun"] = ["All"]
-            await self._client.delete(path, _body(options))
+            await self._delete(kind, name, step.preconditions)
 
     async def _dry_run_create(self, kind: Resource, wanted: Object) -> None:
         """Let the server judge an object whose name is taken until the old one is deleted."""
         metadata = {**wanted["metadata"], "generateName": "rackgate-dry-run-"}
         del metadata["name"]
-        namespace = self._namespace if kind.namespaced else None
-        await self._client.create(
-            kind.path(namespace), _body({**wanted, "metadata": metadata}), self._params
-        )
+        path = kind.path(self._namespace if kind.namespaced else None)
+        params = {**self._params, "dryRun": "All"}
+        await self._client.create(path, _body({**wanted, "metadata": metadata}), params)
 
-    def _is_deleted(self, kind: Resource, item: Object) -> bool:
-        return kind == kinds.PODS and item["metadata"]["name"] in self._deleted_names
+    async def _delete(self, kind: Resource, name: str, preconditions: Mapping[str, str]) -> None:
+        options: Object = {"preconditions": dict(preconditions)}
+        if self._dry_run:
+            # In the body: where there is one, the server does not look at the query.
+            options["dryRun"] = ["All"]
+        path = kind.path(self._namespace if kind.namespaced else None, name)
+        await self._client.delete(path, _body(options))
+
+    def _done(self, done: Result) -> None:
+        if done.kind == "Pod" and done.name in self._deleted:
+            done = replace(done, result="replaced")
+            self._outcome.results.remove(replace(done, result="deleted", note=""))
+        self._outcome.results.append(done)
 
     async def _pods(self) -> list[Object]:
         """Pods of the namespace; in a dry run without those that would be gone by now."""
         found = await list_objects(self._client, kinds.PODS.path(self._namespace))
-        gone = self._deleted_names if self._dry_run else frozenset()
+        gone = self._deleted if self._dry_run else ()
         return [pod for pod in found if pod["metadata"]["name"] not in gone]
 
     async def _read(self, kind: Resource, name: str) -> Object | None:
@@ -262,11 +354,7 @@ class Applier:
         return found
 
     async def _wait_deleted(self, kind: Resource, name: str, result: Result) -> None:
-        """Wait until an object that is being deleted is gone.
-
-        Raises:
-            CommandError: it stays, or this is a dry run, in which nothing is waited for.
-        """
+        """Wait until an object that is being deleted is gone; in a dry run there is no wait."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (0.0 if self._dry_run else GONE_LIMIT_S)
         while True:
@@ -296,20 +384,17 @@ class Applier:
     async def _warn_of_missing_levels(self, topology: Object, ours: Sequence[Object]) -> None:
         own = {f"{self._namespace}/{group['metadata']['name']}" for group in ours}
         try:
-            found = with_missing_level(
-                topology, await list_objects(self._client, kinds.KAI_POD_GROUPS.path())
-            )
+            groups = await list_objects(self._client, kinds.KAI_POD_GROUPS.path())
         except ForbiddenError:
             self._outcome.warnings.append(
                 "PodGroups of other namespaces may not be listed: whether one uses a level that "
                 "goes away is not known"
             )
             return
-        left = [name for name in found if name not in own]
+        left = [name for name in with_missing_level(topology, groups) if name not in own]
         if left:
-            more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
             self._outcome.warnings.append(
-                f"PodGroups {', '.join(left[:_NAMED])}{more} use a level that goes away: what runs "
+                f"PodGroups {some_of(left, _NAMED)} use a level that goes away: what runs "
                 "of them stays, what does not will not be scheduled"
             )
 
@@ -326,59 +411,14 @@ class Applier:
         return judge
 
     async def _pod(self, wanted: Object, there: Mapping[str, Object]) -> None:
-        known = [there.get(wanted["metadata"]["name"])]
-
         async def judge(stored: Object | None) -> Action:
             return plan_pod(wanted, stored)
 
+        known = [there.get(wanted["metadata"]["name"])]
         await self._reconcile(kinds.PODS, wanted, judge, known)
 
-    async def _check_rejected(
-        self, groups: Sequence[Object], pods: Sequence[Object]
-    ) -> dict[str, Object]:
-        """Reject, before anything is written, what would be refused as things are.
-
-        Returns:
-            Those of the pods that are there, by name.
-
-        Raises:
-            CommandError: all that would be refused.
-        """
-        refused: dict[str, str] = {}
-
-        async def look(group: Object) -> None:
-            stored = await self._read(kinds.KAI_POD_GROUPS, group["metadata"]["name"])
-            step = await self._group_judge(group)(stored)
-            if isinstance(step, Reject):
-                refused[f'PodGroup "{group["metadata"]["name"]}"'] = step.message
-
-        await self._run_all(partial(look, group) for group in groups)
-        names = {pod["metadata"]["name"] for pod in pods}
-        there = {
-            pod["metadata"]["name"]: pod
-            for pod in (await self._pods() if pods else ())
-            if pod["metadata"]["name"] in names
-        }
-        for pod in pods:
-            step = plan_pod(pod, there.get(pod["metadata"]["name"]))
-            if isinstance(step, Reject):
-                refused[f'Pod "{pod["metadata"]["name"]}"'] = step.message
-        if refused:
-            # Groups before pods: they say why.
-            warned = sorted(
-                refused.items(), key=lambda one: (not one[0].startswith("PodGroup"), one)
-            )
-            lines = [f"{label}: {message}" for label, message in warned]
-            more = [f"and {len(lines) - _NAMED} more"] if len(lines) > _NAMED else []
-            raise CommandError("\n  ".join(["nothing is written:", *lines[:_NAMED], *more]))
-        return there
-
     async def _check_groups(self, groups: Sequence[Object]) -> None:
-        """Tell when a PodGroup took another shape while its pods were made.
-
-        Raises:
-            CommandError: one did.
-        """
+        """Tell when a PodGroup took another shape while its pods were made."""
         for group in groups:
             name = group["metadata"]["name"]
             stored = await self._read(kinds.KAI_POD_GROUPS, name)
@@ -389,12 +429,7 @@ class Applier:
                 )
 
     async def _run_all(self, steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
-        """Take steps side by side; after a failure none is begun.
-
-        Raises:
-            CommandError: as the first that failed.
-            KubeError: the same.
-        """
+        """Take steps side by side; after a failure none is begun, and the first one is raised."""
         gate = asyncio.Semaphore(_MAX_CONCURRENT)
         failed: list[CommandError | KubeError] = []
 
@@ -412,14 +447,15 @@ class Applier:
             raise failed[0]
 
 
+async def list_objects(client: Client, path: str) -> list[Object]:
+    """All objects of a list."""
+    return [item async for page in client.list_pages(path) for item in json.loads(page)["items"]]
+
+
 def _word(step: Action, before: str) -> str:
     if before == "replaced" or isinstance(step, Replace):
         return "replaced"
     return "changed" if isinstance(step, MergePatch) else "created"
-
-
-def _rejected_error(result: Result, error: KubeError) -> CommandError:
-    return CommandError(f"{result.label} is refused: {error.message or error}")
 
 
 def _body(document: Any) -> bytes:

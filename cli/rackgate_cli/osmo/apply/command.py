@@ -6,8 +6,8 @@ import argparse
 import asyncio
 import json
 import sys
-import textwrap
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
 
 from rackgate_cli.osmo.arguments import (
     add_cluster,
@@ -15,7 +15,7 @@ from rackgate_cli.osmo.arguments import (
     add_objects,
     add_tolerations,
     add_workflow,
-    with_json_errors,
+    new_verb,
 )
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
     from rackgate_cli.osmo.apply.applier import Outcome
-    from rackgate_cli.osmo.objects import Objects
+    from rackgate_cli.osmo.inputs import Objects
     from rackgate_cli.target import ClusterTarget
 
 _DESCRIPTION: Final = (
@@ -47,12 +47,13 @@ exit codes:
 
 def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verb `apply`."""
-    parser = subparsers.add_parser(
+    parser = new_verb(
+        subparsers,
         "apply",
-        help="create or update a workflow's Topology, PodGroups and pods on a cluster",
-        description=textwrap.fill(_DESCRIPTION, 80),
+        run,
+        summary="create or update a workflow's Topology, PodGroups and pods on a cluster",
+        description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_workflow(parser)
     parser.add_argument("-n", "--namespace", help="default: that of the kubeconfig's context")
@@ -71,22 +72,14 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "the group anew; groups that did not change run on",
     )
     add_cluster(parser)
-    parser.set_defaults(run=with_json_errors(run))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Apply; return 0.
-
-    Raises:
-        CommandError: the cluster refuses something; what was done so far is printed.
-        KubeError: the cluster cannot be read.
-        UsageError: an argument is wrong, or pool or workflow are refused.
-    """
+    """Apply; return 0. What was done before an error is printed, too."""
     from rackgate.kube.errors import KubeError
     from rackgate_cli.errors import CommandError
     from rackgate_cli.osmo.apply.applier import Outcome
-    from rackgate_cli.osmo.objects import objects_of
-    from rackgate_cli.osmo.pools import target_of
+    from rackgate_cli.osmo.inputs import objects_of, target_of
     from rackgate_cli.osmo.render import print_left_out
 
     cluster_target = target_of(arguments)
@@ -145,7 +138,12 @@ async def _apply(
 def _print(arguments: argparse.Namespace, outcome: Outcome, *, complete: bool) -> None:
     if arguments.json:
         # Escaped, so that no name from a cluster can steer a terminal.
-        document = _document(outcome, complete=complete, dry_run=arguments.dry_run)
+        document = {
+            "complete": complete,
+            "dryRun": arguments.dry_run,
+            "objects": [asdict(result) for result in outcome.results],
+            "warnings": outcome.warnings,
+        }
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return
     from rackgate_cli.tables import Block, Grid, Line, show
@@ -161,21 +159,3 @@ def _print(arguments: argparse.Namespace, outcome: Outcome, *, complete: bool) -
     if arguments.dry_run and complete:
         blocks.append(Line("dry run: nothing was written"))
     show(blocks)
-
-
-def _document(outcome: Outcome, *, complete: bool, dry_run: bool) -> dict[str, Any]:
-    return {
-        "complete": complete,
-        "dryRun": dry_run,
-        "objects": [
-            {
-                "kind": result.kind,
-                "namespace": result.namespace,
-                "name": result.name,
-                "result": result.result,
-                "note": result.note,
-            }
-            for result in outcome.results
-        ],
-        "warnings": outcome.warnings,
-    }

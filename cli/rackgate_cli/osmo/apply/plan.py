@@ -36,12 +36,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """It cannot be changed: delete this very one, then create.
-
-    Attributes:
-        preconditions: of the deletion.
-        note: what its users should know.
-    """
+    """It cannot be changed: delete this very one, then create. Its users should know the note."""
 
     preconditions: Mapping[str, str]
     note: str = ""
@@ -76,9 +71,10 @@ def plan_topology(wanted: Object, stored: Object | None) -> Action:
     Pods that run do not notice, groups that wait go on as soon as it is there again (KAI:
     topology-deleted).
     """
-    early = _absent(stored)
-    if stored is None or early is not None:
-        return early or Create()
+    if stored is None:
+        return Create()
+    if _is_deleted(stored):
+        return WaitForDeletion()
     levels = labels_of(stored)
     if levels == labels_of(wanted):
         return Unchanged()
@@ -91,18 +87,15 @@ def plan_topology(wanted: Object, stored: Object | None) -> Action:
 def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -> Action:
     """Create it, or change it while it has no pods that could still run.
 
+    `live` names the group's pods that have not ended; it counts only where the group differs.
     A pod's label names its subgroup for good. In a group of other subgroups KAI leaves such a pod
     out without a word (KAI: unknown-subgroup-label), and a running group of which too few pods
     count is stale to it: it evicts such groups.
-
-    Args:
-        wanted: as built.
-        stored: as read.
-        live: names of the group's pods that have not ended; only asked for when it differs.
     """
-    early = _absent(stored)
-    if stored is None or early is not None:
-        return early or Create()
+    if stored is None:
+        return Create()
+    if _is_deleted(stored):
+        return WaitForDeletion()
     spec, current = wanted["spec"], stored.get("spec") or {}
     changed = [name for name in _GROUP_FIELDS if _value(spec, name) != _value(current, name)]
     labels = wanted["metadata"].get("labels", {})
@@ -111,7 +104,7 @@ def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -
         return Unchanged()
     if changed and live:
         return Reject(
-            f"{', '.join(changed)} would change, and pods of it have not ended ({_some(live)}): "
+            f"{', '.join(changed)} would change, and pods of it have not ended ({some_of(live)}): "
             "KAI would leave out or evict pods of another shape; --replace deletes them and starts "
             "the group anew, or give it another name with --names"
         )
@@ -160,13 +153,12 @@ def with_hash_annotation(pod: Object) -> Object:
 def plan_pod(wanted: Object, stored: Object | None) -> Action:
     """Create it, or leave it: a pod cannot be changed.
 
-    Args:
-        wanted: as built, `marked`.
-        stored: as read; one that is not marked, as others make it, is judged by its fields.
+    A stored pod without the annotation `APPLIED`, as others make it, is judged by its fields.
     """
-    early = _absent(stored)
-    if stored is None or early is not None:
-        return early or Create()
+    if stored is None:
+        return Create()
+    if _is_deleted(stored):
+        return WaitForDeletion()
     mine, its = _annotations(wanted), _annotations(stored)
     if APPLIED in its:
         same = True  # told by the mark, which is among the metadata
@@ -184,11 +176,7 @@ def plan_pod(wanted: Object, stored: Object | None) -> Action:
 
 @dataclass(frozen=True, slots=True)
 class PodDeletion:
-    """Pods of a task group that go before it is made anew.
-
-    Attributes:
-        pods: as stored.
-    """
+    """Pods of a task group, as stored, that go before it is made anew."""
 
     pods: tuple[Object, ...]
 
@@ -199,13 +187,8 @@ def plan_pod_deletion(
     """What goes of a task group that cannot be changed as it is; None where nothing has to.
 
     A gang starts together, so all its pods go, also those that would stay the same. Ended pods
-    stay, unless their names are needed. Only what `apply` made is deleted.
-
-    Args:
-        wanted: the PodGroup as built.
-        stored: as read.
-        mine: its pods as built, `marked`.
-        there: pods of the namespace, as read.
+    stay, unless their names are needed. Only what `apply` made is deleted. `mine` are its pods as
+    built, `there` all pods of the namespace.
     """
     group, names = wanted["metadata"]["name"], {pod["metadata"]["name"] for pod in mine}
     by_name = {pod["metadata"]["name"]: pod for pod in there}
@@ -220,7 +203,7 @@ def plan_pod_deletion(
     if foreign:
         return Reject(
             "--replace deletes only pods that were made by rackgate osmo apply for this group, and "
-            f"{_some(foreign)} {'is' if len(foreign) == 1 else 'are'} of another origin: delete "
+            f"{some_of(foreign)} {'is' if len(foreign) == 1 else 'are'} of another origin: delete "
             "what is not needed, or name the workflow anew"
         )
     return PodDeletion(tuple(to_delete))
@@ -240,10 +223,8 @@ def _annotations(item: Object) -> dict[str, str]:
     return dict(item["metadata"].get("annotations") or {})
 
 
-def _absent(stored: Object | None) -> Action | None:
-    if stored is None:
-        return Create()
-    return WaitForDeletion() if stored["metadata"].get("deletionTimestamp") else None
+def _is_deleted(stored: Object) -> bool:
+    return bool(stored["metadata"].get("deletionTimestamp"))
 
 
 def preconditions_of(stored: Object) -> dict[str, str]:
@@ -290,9 +271,10 @@ def with_missing_level(topology: Object, groups: Sequence[Object]) -> list[str]:
     return sorted(found)
 
 
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+def some_of(names: Sequence[str], most: int = _NAMED) -> str:
+    """The first of some names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _is_contained(wanted: Any, stored: Any) -> bool:

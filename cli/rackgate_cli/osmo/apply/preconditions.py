@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
@@ -11,13 +11,12 @@ from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate_cli.errors import CommandError
-from rackgate_cli.osmo.pools import find_pool
+from rackgate_cli.osmo.apply.plan import Object
+from rackgate_cli.osmo.inputs import find_pool
 from rackgate_cli.tables import clean
 from rackgate_osmo import Pool
 
 _NAMED: Final = 5  # pools in a warning
-
-Object = dict[str, Any]
 
 # KAI's releases before 0.12 read the Topology of Kueue, in a version that Rackgate does not serve.
 OLD_TOPOLOGIES: Final = Resource(names.GROUP, "v1alpha1", "topologies", False, "Topology")
@@ -25,11 +24,7 @@ _TOPOLOGIES: Final = {kind.api_version: kind for kind in (kinds.KAI_TOPOLOGIES, 
 
 
 def topologies_of(api_version: str) -> Resource:
-    """The Topology resource of an `apiVersion`.
-
-    Raises:
-        KeyError: KAI has no Topology of that version.
-    """
+    """The Topology resource of an `apiVersion`."""
     return _TOPOLOGIES[api_version]
 
 
@@ -46,39 +41,31 @@ async def check_served(client: Client, kind: Resource) -> None:
         found = {}
     if any(entry["name"] == kind.plural for entry in found.get("resources", ())):
         return
-    raise CommandError(
-        f"the cluster does not serve {kind.full_name} in version {kind.version}"
-        f"{await _instead(client, kind)}: {_remedy(kind)}"
-    )
-
-
-async def _instead(client: Client, kind: Resource) -> str:
-    """Which versions of the group there are."""
     try:
-        found = json.loads(await client.get(f"/apis/{kind.group}"))
+        group = json.loads(await client.get(f"/apis/{kind.group}"))
     except NotFoundError:
-        return ""
-    versions = ", ".join(version["version"] for version in found.get("versions", ()))
-    return f" (of {kind.group} it serves {clean(versions)})" if versions else ""
-
-
-def _remedy(kind: Resource) -> str:
+        group = {}
+    served = ", ".join(version["version"] for version in group.get("versions", ()))
+    instead = f" (of {kind.group} it serves {clean(served)})" if served else ""
+    remedy = (
+        f'install the KAI scheduler, which brings the CustomResourceDefinition "{kind.full_name}" '
+        '(on a playground: "rackgate up --with kai-crds")'
+    )
     if kind is OLD_TOPOLOGIES:
-        return (
+        remedy = (
             "that is what KAI 0.10 reads, and an old release of Kueue brings it; for KAI 0.12 or "
             "newer use --kai"
         )
-    return (
-        f'install the KAI scheduler, which brings the CustomResourceDefinition "{kind.full_name}" '
-        '(on a playground: "rackgate up --with kai-crds")'
+    raise CommandError(
+        f"the cluster does not serve {kind.full_name} in version {kind.version}{instead}: {remedy}"
     )
 
 
 async def has_pool(client: Client, pool: Pool) -> bool:
     """Whether the cluster has a pool of this name, with the same keys.
 
-    With other keys it is refused: the Topology follows the pool in the cluster, so what is written
-    here would be undone.
+    With other keys it is rejected: the Topology follows the pool in the cluster, so what is
+    written here would be undone.
 
     Raises:
         CommandError: the cluster's pool has other keys.
@@ -98,13 +85,9 @@ async def has_pool(client: Client, pool: Pool) -> bool:
 
 
 async def nodes_outside_pool_warning(client: Client, pool: Pool) -> str | None:
-    """A warning where pods of a pool may run on nodes that are not its own.
-
-    Raises:
-        KubeError: the cluster cannot be read.
-    """
+    """A warning where pods of a pool may run on nodes that are not its own."""
     try:
-        pages = [json.loads(p) async for p in client.list_pages(kinds.OSMO_POOLS.path())]
+        pages = [json.loads(page) async for page in client.list_pages(kinds.OSMO_POOLS.path())]
     except (ForbiddenError, NotFoundError):
         return None
     saved = {item["metadata"]["name"]: item for page in pages for item in page["items"]}
@@ -135,13 +118,7 @@ def of_pool(topology: Object, pool: Pool) -> Object:
 
 
 async def missing_queue(client: Client, pool: Pool) -> str | None:
-    """A warning when the pool's queue is not there; None when it is, or may not be read.
-
-    KAI: queue-missing
-
-    Raises:
-        KubeError: the cluster cannot be read.
-    """
+    """A warning when the pool's queue is not there (KAI: queue-missing)."""
     try:
         await client.get(kinds.KAI_QUEUES.path(None, pool.osmo_name))
     except NotFoundError:
@@ -150,5 +127,5 @@ async def missing_queue(client: Client, pool: Pool) -> str | None:
             "somebody makes it"
         )
     except ForbiddenError:
-        return None
+        pass
     return None
