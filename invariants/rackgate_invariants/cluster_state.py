@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from rackgate.api import names
 from rackgate_invariants import judge
-from rackgate_invariants.cluster import Cluster, ObjectGroup
+from rackgate_invariants.cluster import Cluster, ObjectGroup, OwnerIndex
 from rackgate_invariants.node_index import NodeIndex
-from rackgate_invariants.owners import OwnerIndex
 from rackgate_invariants.rows.jobs import mark_unmanaged
 from rackgate_invariants.rows.rows import OUR_GATES, JobRow, NodeRow, PodRow, WorkloadRow
 from rackgate_invariants.rules.catalog import Breach

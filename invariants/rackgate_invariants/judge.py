@@ -17,8 +17,9 @@ from rackgate_invariants.rules import (
     quota,
 )
 from rackgate_invariants.rules import workload_slices as slices
-from rackgate_invariants.rules.catalog import ALL_NAMESPACES, RULES, Breach
+from rackgate_invariants.rules.catalog import ALL_NAMESPACES, RULES, Breach, Rule
 from rackgate_invariants.rules.job_usage import QueueIndex, job_usages, queue_index_of
+from rackgate_invariants.tracker import Change, Tracker
 
 
 def skipped_rules(cluster: Cluster) -> dict[str, str]:
@@ -130,3 +131,31 @@ def check_cluster(
 def without_patient(found: Iterable[Breach]) -> list[Breach]:
     """Those that are never right, not even for a while."""
     return [breach for breach in found if not RULES[breach.rule].patient]
+
+
+__all__ = [
+    "RULES",
+    "Breach",
+    "Change",
+    "Cluster",
+    "Rule",
+    "Tracker",
+    "breaches",
+    "judge",
+    "lasting",
+]
+
+
+def breaches(cluster: Cluster) -> list[Breach]:
+    """Breaches of one reading that a correct cluster never shows, sorted.
+
+    What a correct cluster shows for a while (a Job that is about to be started) is left out: a
+    `Tracker` over readings of `judge` tells when that lasts too long.
+    """
+    return without_patient(judge(cluster))
+
+
+def lasting(first: Iterable[Breach], second: Iterable[Breach]) -> list[Breach]:
+    """Breaches that both readings show, whatever the figures in them."""
+    again = {(breach.rule, breach.subject) for breach in second}
+    return [breach for breach in first if (breach.rule, breach.subject) in again]

@@ -15,9 +15,9 @@ from rackgate_cli.errors import CommandError
 from rackgate_cli.explain.explainer import WorkloadExplainer
 from rackgate_cli.explain.view import blocks
 from rackgate_cli.tables import plain
-from rackgate_invariants.invariants import Breach, breaches
-from rackgate_invariants.judge import judge
+from rackgate_invariants.judge import breaches, judge
 from rackgate_invariants.reading import read_cluster
+from rackgate_invariants.rules.catalog import Breach
 from tests.support import composite_jobs as composite
 from tests.support.apiserver import Fault
 from tests.wire.assigner_world import NAMESPACE, eventually

@@ -25,7 +25,7 @@ from rackgate_cli.invariants import run as running
 from rackgate_cli.invariants.follow import ClusterFollower, FollowCallbacks
 from rackgate_cli.invariants.probe import unreadable_collections
 from rackgate_invariants.cluster_state import ClusterState
-from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.reading import SOURCES
 from rackgate_invariants.tracker import Change, Tracker
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.objects import mutating_configuration

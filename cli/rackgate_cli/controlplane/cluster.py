@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rackgate_cli.controlplane import ports, processes, readiness
+from rackgate_cli.controlplane import ports, processes
 from rackgate_cli.controlplane.binaries.versions import COMPONENTS, STAGES
 from rackgate_cli.controlplane.flags import Site, arguments
 from rackgate_cli.controlplane.processes import ProcessRecord
@@ -43,7 +43,7 @@ class Cluster:
         self.playground = playground
         self._manifests = manifests
         self._progress = progress
-        self._children: dict[str, tuple[readiness.Child, ProcessRecord]] = {}
+        self._children: dict[str, tuple[processes.Child, ProcessRecord]] = {}
 
     def running(self, name: str) -> ProcessRecord | None:
         """Return the record of a component that runs, else None."""
@@ -88,7 +88,7 @@ class Cluster:
             wanted: name -> (full command line, URL that answers 200 when ready).
             env: environment; by default one without the user's own settings.
         """
-        waiting: dict[str, tuple[readiness.Child | None, ProcessRecord]] = {}
+        waiting: dict[str, tuple[processes.Child | None, ProcessRecord]] = {}
         for name, (argv, url) in wanted.items():
             record = self.running(name)
             if record is not None:
@@ -96,13 +96,13 @@ class Cluster:
                 continue
             waiting[name] = self._spawn(name, argv, url, env)
         if waiting:
-            contexts = readiness.tls_contexts(self.folder.pki)
-            readiness.await_ready(waiting, contexts, READY_LIMIT_S)
+            contexts = processes.tls_contexts(self.folder.pki)
+            processes.await_ready(waiting, contexts, READY_LIMIT_S)
             self._progress.say(f"ready: {', '.join(waiting)}")
 
     def _spawn(
         self, name: str, argv: Sequence[str], url: str, env: Mapping[str, str] | None
-    ) -> tuple[readiness.Child, ProcessRecord]:
+    ) -> tuple[processes.Child, ProcessRecord]:
         log = self.folder.logs / f"{name}.log"
         try:
             child, record = processes.spawn(

@@ -30,8 +30,8 @@ from rackgate_cli.controlplane.binaries.versions import (
     SERVICES,
 )
 from rackgate_cli.controlplane.flags import Site, arguments
+from rackgate_cli.controlplane.install import client_with_certificate
 from rackgate_cli.controlplane.services import CONFIG_VERSION
-from rackgate_cli.controlplane.setup import client_with_certificate
 from rackgate_cli.locations import deploy_dir
 
 STATE: Final = "/state"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,7 +17,9 @@ import yaml
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
+from rackgate.features import OSMO_POOLS
 from rackgate.kube.client import Client
+from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.errors import (
     ConflictError,
     ForbiddenError,
@@ -27,10 +30,15 @@ from rackgate.kube.errors import (
     TransportError,
     UnprocessableError,
 )
-from rackgate_cli.controlplane.defaults import Document
+from rackgate_cli.controlplane import operators, ports
+from rackgate_cli.controlplane.binaries.versions import KINDS
+from rackgate_cli.controlplane.cluster import Cluster
+from rackgate_cli.controlplane.defaults import QUEUE, Document, node_documents, queue_documents
 from rackgate_cli.controlplane.files import write_private
-from rackgate_cli.controlplane.rights import REVIEWS_PATH, access_reviews
+from rackgate_cli.controlplane.services import token_file, webhook_port
+from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.errors import CommandError
+from rackgate_cli.locations import deploy_dir
 
 T = TypeVar("T")
 
@@ -367,3 +375,141 @@ def _has(item: dict[str, Any], condition: str) -> bool:
     # The API server writes null while a CRD's conditions are not there yet.
     entries = item.get("status", {}).get("conditions") or ()
     return any(e["type"] == condition and e["status"] == "True" for e in entries)
+
+
+REVIEWS_PATH: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+def access_reviews(rbac: Iterable[Document]) -> list[Document]:
+    """Return a SubjectAccessReview for each right that `rbac` binds to a service account."""
+    rbac = list(rbac)
+    rules = {
+        (entry["kind"], entry["metadata"].get("namespace"), entry["metadata"]["name"]): entry[
+            "rules"
+        ]
+        for entry in rbac
+        if entry["kind"] in ("ClusterRole", "Role")
+    }
+    found = []
+    for entry in rbac:
+        if entry["kind"] not in ("ClusterRoleBinding", "RoleBinding"):
+            continue
+        role, namespace = entry["roleRef"], entry["metadata"].get("namespace")
+        where = namespace if role["kind"] == "Role" else None
+        for subject in entry["subjects"]:
+            if subject["kind"] == "ServiceAccount":
+                user = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
+                # A role of the cluster's own is there from its beginning.
+                for rule in rules.get((role["kind"], where, role["name"]), ()):
+                    found += [_review(user, asked) for asked in _attributes_of(rule, namespace)]
+    return found
+
+
+def _attributes_of(rule: dict[str, Any], namespace: str | None) -> Iterator[dict[str, str]]:
+    for group, full, name, verb in itertools.product(
+        rule["apiGroups"], rule["resources"], rule.get("resourceNames", ("",)), rule["verbs"]
+    ):
+        resource, _, subresource = full.partition("/")
+        asked = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
+        yield asked | {"name": name, "namespace": namespace or ""}
+
+
+def _review(user: str, asked: dict[str, str]) -> Document:
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": asked},
+    }
+
+
+def prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
+    """Install what the services need before they start: CRDs, roles, registrations, tokens.
+
+    Raises:
+        CommandError: the API server refused something.
+    """
+    _run_with_admin_client(_prepare(cluster, nodes, services))
+
+
+def fill(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
+    """Install what the running services judge, and wait until all of it is ready to be used.
+
+    Raises:
+        CommandError: the API server refused something, or a part is not ready in time.
+    """
+    _run_with_admin_client(_fill(cluster, nodes, services))
+
+
+def _run_with_admin_client(conversation: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.run(conversation)
+    except KubeError as error:
+        raise CommandError(f"the API server refused the installation: {error}") from error
+
+
+async def _prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
+    deploy = deploy_dir()
+    url = None
+    if "webhook" in services:
+        url = f"https://{ports.LOOPBACK}:{webhook_port(cluster)}"
+    osmo = cluster.playground.feature_gates.get(OSMO_POOLS, False)
+    async with admin_client(cluster.folder, cluster.playground) as client:
+        await asyncio.gather(
+            apply_crds(client, deploy, osmo=osmo),
+            apply_basics(client, deploy, url, osmo=osmo),
+            apply_all(client, node_documents(nodes)),
+            *(
+                put_operator(client, _operator_documents(cluster, name))
+                for name in cluster.playground.operators
+            ),
+            *(
+                put_operator(client, documents(deploy / "controlplane" / KINDS[name]))
+                for name in cluster.playground.kinds
+            ),
+        )
+        for service in services:
+            await write_token(client, service, token_file(cluster.folder, service))
+
+
+def _operator_documents(cluster: Cluster, name: str) -> list[Document]:
+    path = Path(cluster.playground.binaries[name]).with_name(f"{name}.json")
+    if not path.is_file():
+        raise CommandError(f"there is no {path}; remove its folder to have it built again")
+    url = operators.webhook_url(cluster, name)
+    authority = (cluster.folder.pki / "ca.crt").read_bytes()
+    return operator_documents(path, name, url, authority)
+
+
+async def _fill(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
+    async with admin_client(cluster.folder, cluster.playground) as client:
+        if "webhook" in services:
+            await webhook_answers(client)
+        if nodes:
+            await apply_all(client, queue_documents(nodes))
+            await nodes_ready(client, [node["metadata"]["name"] for node in node_documents(nodes)])
+            if "assigner" in services:
+                await queue_active(client, QUEUE)
+
+
+@contextlib.asynccontextmanager
+async def admin_client(folder: StateFolder, playground: Playground) -> AsyncIterator[Client]:
+    """Yield a client with cluster-admin rights on a playground."""
+    async with client_with_certificate(playground.server, folder.pki) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def client_with_certificate(server: str, pki: Path) -> AsyncIterator[Client]:
+    """Yield a client of `server` with the administrator's certificate in `pki`."""
+    settings = ConnectionSettings(
+        server=server,
+        ca_file=pki / "ca.crt",
+        client_certificate_file=pki / "admin-client.crt",
+        client_key_file=pki / "admin-client.key",
+        request_timeout=30,
+    )
+    client = await connect(settings, user_agent=MANAGER)
+    try:
+        yield client
+    finally:
+        await client.close()

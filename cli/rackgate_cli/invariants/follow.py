@@ -16,8 +16,8 @@ from rackgate.runtime import clock
 from rackgate.runtime.tasks import spawn
 from rackgate_cli.invariants.probe import absent_kinds, read_failure, reason_to_stop
 from rackgate_invariants.cluster_state import ClusterState, check_removed_gates
+from rackgate_invariants.reading import SOURCES, Source
 from rackgate_invariants.rows.rows import PodRow, WorkloadRow
-from rackgate_invariants.rows.sources import SOURCES, Source
 from rackgate_invariants.rules.catalog import Breach
 from rackgate_invariants.rules.workload_slices import check_growth
 from rackgate_invariants.tracker import Change, Tracker

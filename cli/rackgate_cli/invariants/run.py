@@ -18,18 +18,21 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
 from rackgate_cli.errors import CommandError
 from rackgate_cli.invariants import view
-from rackgate_cli.invariants.clocks import clock_skew_s
-from rackgate_cli.invariants.clocks import warning as clock_warning
 from rackgate_cli.invariants.follow import ClusterFollower, FollowCallbacks
-from rackgate_cli.invariants.probe import first_error, namespace_is_known, unreadable_collections
+from rackgate_cli.invariants.probe import (
+    clock_skew_s,
+    first_error,
+    namespace_is_known,
+    unreadable_collections,
+)
+from rackgate_cli.invariants.probe import warning as clock_warning
 from rackgate_cli.managed import unmanaged
 from rackgate_cli.tables import show
 from rackgate_cli.target import Progress, cluster_target
 from rackgate_invariants.cluster import Cluster
 from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.judge import judge, skipped_rules
-from rackgate_invariants.reading import read_cluster
-from rackgate_invariants.rows.sources import ESSENTIAL
+from rackgate_invariants.reading import ESSENTIAL, read_cluster
 from rackgate_invariants.rules.catalog import RULES
 from rackgate_invariants.tracker import Change, Tracker
 

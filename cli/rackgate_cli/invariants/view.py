@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from rackgate.api.timestamps import rfc3339
 from rackgate_cli.tables import Block, Grid, Heading, Line, clean, show
-from rackgate_invariants.cluster import Cluster
-from rackgate_invariants.owners import OwnerIndex
+from rackgate_invariants.cluster import Cluster, OwnerIndex
 from rackgate_invariants.rules.catalog import RULES, Breach, Rule
 from rackgate_invariants.tracker import Change
 

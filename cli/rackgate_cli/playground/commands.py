@@ -11,22 +11,23 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rackgate_cli.controlplane.binaries.download import (
+from rackgate.features import Features, UnknownGateError
+from rackgate_cli.controlplane.binaries.find import (
     SHA256_VARIABLE,
     URL_VARIABLE,
     download_source,
+    find_binaries,
 )
-from rackgate_cli.controlplane.binaries.find import find_binaries
 from rackgate_cli.controlplane.binaries.versions import COMPONENTS, KINDS, OPERATORS, SERVICES
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.state import LEASE_DURATION_S, StateFolder
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.locations import cache_dir, deploy_dir, state_dir
-from rackgate_cli.playground import arguments as playground_arguments
 from rackgate_cli.playground import playground
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
 
 AUDIT_VARIABLE: Final = "RACKGATE_AUDIT"
 _FOLLOW_POLL_S: Final = 0.2
@@ -89,7 +90,7 @@ def _add_up(subparsers: Subparsers) -> None:
     )
     up.add_argument(
         "--nodes",
-        type=playground_arguments.count,
+        type=count,
         default=playground.DEFAULT_NODES,
         metavar="N",
         help="simulated nodes, 8 to a rack, 4 racks to a block (default %(default)s); "
@@ -97,7 +98,7 @@ def _add_up(subparsers: Subparsers) -> None:
     )
     up.add_argument(
         "--services",
-        type=playground_arguments.services,
+        type=services,
         default=SERVICES,
         metavar="LIST",
         help=f'which of {",".join(SERVICES)} run, or "none" (default: all)',
@@ -116,14 +117,14 @@ def _add_up(subparsers: Subparsers) -> None:
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--feature-gates",
-        type=playground_arguments.gates,
+        type=gates,
         default={},
         metavar="NAME=BOOL,...",
         help="gates of the three services (docs/operation.md lists them); others stay as they are",
     )
     parser.add_argument(
         "--lease-duration",
-        type=playground_arguments.lease_duration,
+        type=lease_duration,
         metavar="SECONDS",
         help=f"of the services' Leases, 1 to 3600 (default: as before, {LEASE_DURATION_S:g} at "
         "first); an active replica that stands still for longer ends itself",
@@ -133,7 +134,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def _add_with(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--with",
-        type=playground_arguments.operators,
+        type=operators,
         default=(),
         dest="operators",
         metavar="LIST",
@@ -151,7 +152,7 @@ def _add_replica_verbs(subparsers: Subparsers) -> None:
         "rackgate scale webhook 3",
     )
     scale.add_argument("service", choices=SERVICES)
-    scale.add_argument("count", type=playground_arguments.count, metavar="N")
+    scale.add_argument("count", type=count, metavar="N")
     stop = _verb(
         subparsers,
         "stop",
@@ -367,3 +368,67 @@ def _binaries(arguments: argparse.Namespace) -> int:
     for name, path in found.items():
         sys.stdout.write(f"{name:24} {path}\n")
     return 0
+
+
+# What the services take (`leaderElection.leaseDuration`).
+LEAST_LEASE_S: Final = 1
+MOST_LEASE_S: Final = 3600
+
+
+def count(text: str) -> int:
+    """A whole number that is not negative."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number') from None
+    if number < 0:
+        raise argparse.ArgumentTypeError(f'"{text}" is negative')
+    return number
+
+
+def lease_duration(text: str) -> float:
+    """Seconds that a Lease of the services may last."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number of seconds') from None
+    if not LEAST_LEASE_S <= seconds <= MOST_LEASE_S:
+        raise argparse.ArgumentTypeError(f'"{text}" is not {LEAST_LEASE_S} to {MOST_LEASE_S}')
+    return seconds
+
+
+def services(text: str) -> tuple[str, ...]:
+    """Names of services, in their own order; "none" for none."""
+    return _subset(text, SERVICES, "service")
+
+
+def operators(text: str) -> tuple[str, ...]:
+    """Names of operators and of sets of kinds, in their own order; "none" for none."""
+    return _subset(text, (*OPERATORS, *KINDS), "operator")
+
+
+def _subset(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:
+    if text == "none":
+        return ()
+    chosen = [name.strip() for name in text.split(",")]
+    unknown = sorted(set(chosen) - set(known))
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f'unknown {what} "{unknown[0]}" (known: {", ".join(known)}, none)'
+        )
+    return tuple(name for name in known if name in chosen)
+
+
+def gates(text: str) -> dict[str, bool]:
+    """Feature gates by name; a name that no service knows is refused."""
+    found = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = entry.partition("=")
+        if value not in ("true", "false"):
+            raise argparse.ArgumentTypeError(f'"{entry}" is not NAME=true or NAME=false')
+        found[name] = value == "true"
+    try:
+        Features.of(found)
+    except UnknownGateError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return found

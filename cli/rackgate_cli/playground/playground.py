@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rackgate_cli.controlplane import readiness
-from rackgate_cli.controlplane.binaries.download import DownloadSource, download_source
-from rackgate_cli.controlplane.binaries.find import find_binaries
+from rackgate_cli.controlplane import processes
+from rackgate_cli.controlplane.binaries.find import DownloadSource, download_source, find_binaries
 from rackgate_cli.controlplane.binaries.versions import COMPONENTS, KINDS, OPERATORS, SERVICES
 from rackgate_cli.controlplane.cluster import Cluster
 from rackgate_cli.controlplane.operators import start_operators
@@ -95,21 +94,21 @@ def up(
 
 
 def _bring_up(cluster: Cluster, nodes: int, services: tuple[str, ...], progress: Progress) -> None:
-    from rackgate_cli.controlplane import setup
+    from rackgate_cli.controlplane import install
 
     replicas = cluster.playground.replicas
     for service in SERVICES:
         replicas[service] = max(1, replicas.get(service, 0)) if service in services else 0
         end_surplus(cluster, service)
     cluster.start()
-    setup.prepare(cluster, nodes, services)
+    install.prepare(cluster, nodes, services)
     progress.say("installed: CRDs, roles, admission")
     with _registered(cluster, services):
         if cluster.playground.operators:
             start_operators(cluster, cluster.playground.operators)
         if services:
             start_services(cluster, services)
-    setup.fill(cluster, nodes, services)
+    install.fill(cluster, nodes, services)
     if nodes:
         progress.say(f"ready: {nodes} nodes, queue default/default")
 
@@ -122,7 +121,7 @@ async def open_client(state: str | Path | None = None) -> AsyncIterator[Client]:
         CommandError: there is no playground in that folder.
     """
     folder = StateFolder(state_dir(None if state is None else str(state)))
-    from rackgate_cli.controlplane.setup import admin_client
+    from rackgate_cli.controlplane.install import admin_client
 
     async with admin_client(folder, require(folder)) as client:
         yield client
@@ -198,9 +197,9 @@ def _start_one(cluster: Cluster, service: str) -> None:
         and not token_file(cluster.folder, service).exists()
     ):
         # It was left out of `up`, so it has no credentials yet, and no registration.
-        from rackgate_cli.controlplane import setup
+        from rackgate_cli.controlplane import install
 
-        setup.prepare(cluster, 0, (service,))
+        install.prepare(cluster, 0, (service,))
     with _registered(cluster, (service,)):
         start_services(cluster, (service,))
 
@@ -211,9 +210,9 @@ def _registered(cluster: Cluster, services: tuple[str, ...]) -> Iterator[None]:
     before = _webhook_ports(cluster)
     yield
     if _webhook_ports(cluster) != before:
-        from rackgate_cli.controlplane import setup
+        from rackgate_cli.controlplane import install
 
-        setup.prepare(cluster, 0, services)
+        install.prepare(cluster, 0, services)
 
 
 def _webhook_ports(cluster: Cluster) -> dict[str, int]:
@@ -263,7 +262,7 @@ def status(state: str | Path | None = None) -> dict[str, Any]:
     playground = require(folder)
     cluster = _cluster(folder, playground, Progress(quiet=True))
     records = {name: cluster.running(name) for name in component_names(playground)}
-    contexts = readiness.tls_contexts(folder.pki) if any(records.values()) else {}
+    contexts = processes.tls_contexts(folder.pki) if any(records.values()) else {}
     return {
         "kubeconfig": str(folder.kubeconfig),
         "server": playground.server,
@@ -271,7 +270,7 @@ def status(state: str | Path | None = None) -> dict[str, Any]:
         "components": {
             name: {
                 "pid": record.pid if record else None,
-                "ready": record is not None and readiness.ask(record, contexts) is None,
+                "ready": record is not None and processes.ask(record, contexts) is None,
                 "log": str(folder.logs / f"{name}.log"),
             }
             for name, record in records.items()

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rackgate_invariants.cluster import Cluster, ObjectGroup, WorkloadWithSlices
+from rackgate_invariants.cluster import Cluster, ObjectGroup, WorkloadWithSlices, orphan_group_key
 from rackgate_invariants.node_index import NodeIndex
-from rackgate_invariants.owners import orphan_group_key
 from rackgate_invariants.rows.rows import WorkloadRow
 from rackgate_invariants.running_pods import (
     FlavorResolver,

@@ -12,9 +12,8 @@ import pytest
 
 from rackgate.api import names
 from rackgate_invariants.cluster_state import ClusterState as Followed
-from rackgate_invariants.invariants import breaches
-from rackgate_invariants.judge import judge
-from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.judge import breaches, judge
+from rackgate_invariants.reading import SOURCES
 from rackgate_invariants.tracker import Tracker
 from tests.support.sound_cluster import (
     LATE,

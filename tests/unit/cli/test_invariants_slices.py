@@ -11,7 +11,7 @@ from rackgate.api.workload_names import slice_ordinal
 from rackgate_invariants.cluster import group_by_job
 from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.judge import judge
-from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.reading import SOURCES
 from rackgate_invariants.rows.workloads import workload_row
 from rackgate_invariants.rules.workload_slices import check_growth
 from tests.support.sound_cluster import (
