@@ -1,4 +1,4 @@
-"""Reads a cluster's objects for the checks: one list per kind, small rows."""
+"""Which collections are read, into which rows, and one reading of all of them."""
 
 from __future__ import annotations
 
@@ -41,16 +41,15 @@ async def read_cluster(
     unmanaged: frozenset[str] = frozenset(),
     on_page: Callable[[str, int], None] = lambda _kind, _count: None,
 ) -> Cluster:
-    """One reading of everything the invariants speak of.
+    """One reading of everything that the rules need.
 
-    The lists are read one after another. What may not be listed, or is not served, is named in
-    `unread`.
+    The lists are read one after another. `unread` names what may not be listed or is not served.
 
     Args:
         client: only asked to list.
         namespace: of namespaced kinds only this one; all by default.
-        unmanaged: namespaces whose jobs are left alone.
-        on_page: called with a kind and a number of objects whenever a page has come.
+        unmanaged: namespaces whose jobs are not managed.
+        on_page: called with the plural and the number of objects of each page.
 
     Raises:
         KubeError: the API server does not answer, or not in this way.
@@ -70,10 +69,10 @@ async def read_cluster(
 
 
 async def is_absent(client: Client, source: Source, error: KubeError) -> bool:
-    """Whether a collection was refused because the cluster serves no such kind.
+    """Whether a collection was rejected because the cluster serves no such kind.
 
-    A right is missing for what is not there, too, and is asked for first; so the API group is
-    looked for, which needs none.
+    The API server checks the right first, also for kinds that it does not serve. The API group is
+    discovered instead, which needs no right.
     """
     if not source.optional or not isinstance(error, ForbiddenError | NotFoundError):
         return False
@@ -90,7 +89,7 @@ async def is_absent(client: Client, source: Source, error: KubeError) -> bool:
 
 
 def unreadable_reason(source: Source, error: KubeError) -> str:
-    """Why a collection could not be read, in words."""
+    """Why a collection could not be read."""
     if isinstance(error, NotFoundError):
         return f"the cluster has no {source.resource.full_name}"
     return f"{source.resource.plural} may not be listed"
@@ -107,7 +106,7 @@ def _items(source: Source, page: bytes) -> tuple[msgspec.Raw, ...]:
 async def _rows(
     client: Client, source: Source, namespace: str | None, on_page: Callable[[str, int], None]
 ) -> list[Any]:
-    """All objects of a collection; from the start again when the list ran out of time."""
+    """All objects of a collection; starts again if the list expired."""
     for attempt in range(TRIES):
         rows: list[Any] = []
         try:
@@ -132,8 +131,8 @@ class Source:
     """One collection.
 
     Attributes:
-        attribute: of `Cluster` that takes the rows.
-        optional: a cluster that does not serve it has none of them.
+        attribute: of `Cluster` that gets the rows.
+        optional: a cluster that does not serve the kind has no objects of it.
     """
 
     attribute: str
@@ -143,19 +142,19 @@ class Source:
     optional: bool = False
 
     def path(self, namespace: str | None) -> str:
-        """The URL path of the collection, of one namespace where it has any."""
+        """The URL path of the collection."""
         return self.resource.path(namespace if self.resource.namespaced else None)
 
     def row(self, raw: bytes | msgspec.Raw) -> Any:
-        """The row of one object; None for one that no service can read either."""
+        """The row of one object; None for one that the services cannot decode either."""
         try:
             return self.decode(raw)
         except msgspec.MsgspecError:
             return None
 
 
-# In the order of reading. Workloads come after pods: a pod may only be ungated under an admission
-# that was there before, so this order invents no pod without one.
+# In the order of reading. Workloads are read after pods: an admission comes before the pods that
+# it ungates, so this order shows no pod without its admission.
 SOURCES: Final = (
     Source("nodes", kinds.NODES, node_row),
     Source("topologies", kinds.TOPOLOGIES, topology_row),
@@ -168,6 +167,6 @@ SOURCES: Final = (
     Source("local_queues", kinds.LOCAL_QUEUES, local_queue_row),
     Source("cluster_queues", kinds.CLUSTER_QUEUES, cluster_queue_row),
 )
-# Attributes that take jobs.
+# Attributes that hold jobs.
 JOBS: Final = ("jobs", "jobsets", "rayclusters")
 ESSENTIAL: Final = (kinds.PODS, kinds.WORKLOADS, kinds.JOBS)

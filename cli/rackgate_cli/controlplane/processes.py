@@ -1,7 +1,7 @@
-"""Starting, recognising and ending the playground's processes.
+"""Starts, identifies and stops the playground's processes, and waits until they are ready.
 
-A process is known by its id and its start time, so an id that the system gave to another
-program later is never signalled.
+A process is identified by its id and its start time, so a process that reuses the id is never
+signaled.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ProcessRecord:
     Attributes:
         name: component name, for instance "etcd" or "webhook-0".
         pid: process id.
-        started: opaque start time, equal only for the same process on the same boot.
+        started: opaque start time, unique on one boot.
         argv: the full command line.
-        log: file that takes its output.
+        log: file of its output.
         ready_url: URL that answers 200 once it is ready.
     """
 
@@ -48,9 +48,9 @@ class ProcessRecord:
 
 
 def start_time(pid: int) -> str | None:
-    """Return what tells this process from a later one of the same id; None if it has ended.
+    """Return the start time of a process; None if it has exited.
 
-    A zombie counts as ended: it holds no port and no file any more.
+    A zombie counts as exited: it has no open port or file.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -58,7 +58,7 @@ def start_time(pid: int) -> str | None:
         return None if Path("/proc/self/stat").exists() else _start_time_by_ps(pid)
     except (OSError, ProcessLookupError):
         return None
-    # The second field is the program's name in parentheses and may hold spaces.
+    # The second field is the program's name in parentheses, perhaps with spaces.
     fields = stat.rpartition(")")[2].split()
     state, ticks = fields[0], fields[19]
     return None if state in "ZX" else f"{_boot_id()}/{ticks}"
@@ -81,7 +81,7 @@ def _boot_id() -> str:
 def spawn(
     name: str, argv: Sequence[str], *, log: Path, ready_url: str, env: Mapping[str, str]
 ) -> tuple[subprocess.Popen[bytes], ProcessRecord]:
-    """Start a process in a session of its own that outlives the caller.
+    """Start a process in its own session, so that it outlives the caller.
 
     Raises:
         OSError: the program cannot be started.
@@ -102,18 +102,18 @@ def spawn(
 
 
 def alive(record: ProcessRecord) -> bool:
-    """Tell whether the recorded process, and not another of its id, still runs."""
+    """Return whether the recorded process still runs."""
     return start_time(record.pid) == record.started
 
 
 def send(record: ProcessRecord, number: signal.Signals) -> bool:
-    """Signal the recorded process; return False if it has ended already."""
+    """Signal the recorded process; return False if it has exited."""
     try:
         handle = os.pidfd_open(record.pid)
     except (OSError, AttributeError):
         return _send_by_pid(record, number)
     try:
-        # The handle pins the process, so nothing can take the id between check and signal.
+        # The handle pins the process: its id is not reused between check and signal.
         if not alive(record):
             return False
         signal.pidfd_send_signal(handle, number)
@@ -135,7 +135,7 @@ def _send_by_pid(record: ProcessRecord, number: signal.Signals) -> bool:
 
 
 def end(records: Iterable[ProcessRecord], *, grace_s: float) -> list[str]:
-    """End processes: TERM to all, wait up to `grace_s` seconds, KILL what is left, wait again.
+    """Stop processes: TERM, wait up to `grace_s` seconds, KILL those left, wait again.
 
     Returns:
         Names of those that had to be killed, sorted.
@@ -174,7 +174,7 @@ Child = subprocess.Popen[bytes]
 
 
 def tls_contexts(pki: Path) -> dict[str, ssl.SSLContext]:
-    """Return the TLS settings for asking the control plane, by component ("" for all others)."""
+    """Return the TLS contexts for readiness checks, by component ("" for all others)."""
     contexts = {}
     for name, authority, client in (("etcd", "etcd-ca", "etcd-client"), ("", "ca", "admin-client")):
         context = ssl.create_default_context(cafile=str(pki / f"{authority}.crt"))
@@ -184,7 +184,7 @@ def tls_contexts(pki: Path) -> dict[str, ssl.SSLContext]:
 
 
 def answer(url: str, context: ssl.SSLContext | None) -> str | None:
-    """Ask `url`; return None for status 200, else what came instead, on one line."""
+    """Request `url`; return None for status 200, else the failure on one line."""
     parts = urllib.parse.urlsplit(url)
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
@@ -205,7 +205,7 @@ def answer(url: str, context: ssl.SSLContext | None) -> str | None:
 
 
 def ask(record: ProcessRecord, contexts: Mapping[str, ssl.SSLContext]) -> str | None:
-    """Ask a process whether it is ready; None for yes, else the reason."""
+    """Return None if a process is ready, else the reason."""
     return answer(record.ready_url, contexts.get(record.name, contexts[""]))
 
 
@@ -214,7 +214,7 @@ def await_ready(
     contexts: Mapping[str, ssl.SSLContext],
     limit_s: float,
 ) -> None:
-    """Wait until every process is ready, asking all in parallel.
+    """Wait until every process is ready, checking all concurrently.
 
     Args:
         started: by name; the child if this very process started it.
@@ -231,13 +231,8 @@ def await_ready(
         while waiting:
             for name, (child, record) in waiting.items():
                 _raise_if_exited(name, child, record)
-            reasons = dict(
-                zip(
-                    waiting,
-                    pool.map(lambda item: ask(item[1], contexts), waiting.values()),
-                    strict=True,
-                )
-            )
+            answers = pool.map(lambda item: ask(item[1], contexts), waiting.values())
+            reasons = dict(zip(waiting, answers, strict=True))
             waiting = {name: item for name, item in waiting.items() if reasons[name] is not None}
             if not waiting:
                 return

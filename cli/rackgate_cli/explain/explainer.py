@@ -1,4 +1,4 @@
-"""Questions about one Workload, put to a cluster that is only read."""
+"""Explains one Workload of a cluster, or a manifest that is not submitted. Only reads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KINDS = ("job", "jobset", "raycluster", "workload", "kwl")
 
 
 class WorkloadExplainer:
-    """Explains Workloads of one cluster, reading it anew each time."""
+    """Explains Workloads of one cluster; reads it again for each."""
 
     def __init__(
         self, client: Client, features: Features, excluded: tuple[str, ...], top: int
@@ -43,7 +43,7 @@ class WorkloadExplainer:
         """Prepare.
 
         Args:
-            client: only lists and reads.
+            client: only reads.
             features: gates of the assigner.
             excluded: prefixes of resources that it does not count.
             top: how many domains, holders and names to list each time.
@@ -87,7 +87,7 @@ class WorkloadExplainer:
         return await read(self._client, Cache(self._features, self._excluded), namespace)
 
     async def _requested_counts(self, workload: Workload) -> Mapping[str, int] | None:
-        """What the job of an elastic Workload asks for now; None where that cannot be read."""
+        """What the job of an elastic Workload requests now; None if it cannot be read."""
         owner = owner_of(workload) if workload.elastic else None
         if owner is None:
             return None
@@ -101,21 +101,19 @@ class WorkloadExplainer:
 
     async def _job(self, namespace: str, name: str, found: ClusterReading) -> Explanation:
         """A job without a Workload."""
-        refused: dict[str, str] = {}
+        forbidden: dict[str, str] = {}
         for kind in KINDS.values():
             try:
                 raw = await self._client.get(kind.resource.path(namespace, name))
             except NotFoundError:
                 continue  # also where the cluster has no such kind
             except ForbiddenError as error:
-                refused[kind.name] = error.message
+                forbidden[kind.name] = error.message
                 continue
             return self._found_job(kind, raw, namespace, found)
-        if refused:
-            kinds, message = (
-                " and ".join(f"{kind}s" for kind in refused),
-                next(iter(refused.values())),
-            )
+        if forbidden:
+            kinds = " and ".join(f"{kind}s" for kind in forbidden)
+            message = next(iter(forbidden.values()))
             raise CommandError(
                 f'there is no Workload "{name}" in namespace "{namespace}", and {kinds} without '
                 f"one cannot be read ({message}){_similar_names(found, namespace, name)}"
@@ -135,13 +133,10 @@ class WorkloadExplainer:
         document = msgspec.json.decode(raw)
         # An object that is read alone may not say what it is.
         document |= {"apiVersion": kind.resource.api_version, "kind": kind.name}
-        # Its marks of the webhook are right, and it is judged as it would come anew.
+        # It keeps what the webhook injected, and is explained as if it were created now.
         preview = preview_submission(document, namespace, found, namespace, stored=True)
         explanation = self._explain_preview(preview, found)
-        note = (
-            f"the {kind.name} is there, but the assigner has made no Workload of it yet: "
-            "does it run?"
-        )
+        note = f"No Workload exists yet for this {kind.name}. Check that the assigner is running."
         return msgspec.structs.replace(explanation, job=key, warnings=(note, *explanation.warnings))
 
     def _explain_preview(self, manifest: SubmissionPreview, found: ClusterReading) -> Explanation:
@@ -153,7 +148,7 @@ class WorkloadExplainer:
             return Explanation(
                 workload=manifest.name,
                 state="invalid",
-                summary="It would be refused at creation.",
+                summary="The API server would reject it.",
                 errors=tuple(
                     FieldProblem(path=error.path, problem=error.problem, help=error.help)
                     for error in manifest.errors
@@ -173,7 +168,7 @@ class WorkloadExplainer:
     async def _with_observed_state(
         self, explanation: Explanation, workload: Workload, found: ClusterReading
     ) -> Explanation:
-        """With what only the objects themselves say: how it ended, how its pods fare."""
+        """Add what only the objects themselves show: how it ended, and its pods."""
         if explanation.state == "finished":
             return _with_condition(explanation, workload, WorkloadCondition.FINISHED)
         if explanation.state in _NOT_EXPLAINED:
@@ -219,15 +214,15 @@ def _kind_of(workload: Workload) -> str:
 
 
 def _not_found_message(found: ClusterReading, namespace: str, name: str) -> str:
-    """That nothing has this name, and what has a similar one."""
+    """That nothing has this name, and what has a similar name."""
     hint = _similar_names(found, namespace, name)
     if not hint and namespace.partition(".")[0].rstrip("s") in _KINDS:
-        hint = "; what stands before the slash is a namespace, not a kind"
+        hint = "; the part before the slash is a namespace, not a kind"
     return f'there is no Workload and no job "{name}" in namespace "{namespace}"{hint}'
 
 
 def _similar_names(found: ClusterReading, namespace: str, name: str) -> str:
-    """What there is of a similar name, or of this name in another namespace."""
+    """Similar names, and this name in other namespaces."""
     known = [
         *found.workloads,
         *(_job_of(item) for item in found.workloads.values() if item.metadata.controller),
@@ -240,7 +235,7 @@ def _similar_names(found: ClusterReading, namespace: str, name: str) -> str:
 
 def _not_managed(key: str, why: str) -> Explanation:
     return Explanation(
-        workload=key, state="ungoverned", summary=f"Rackgate leaves it alone: {why}."
+        workload=key, state="ungoverned", summary=f"Rackgate does not manage it: {why}."
     )
 
 
@@ -252,17 +247,17 @@ def _with_condition(explanation: Explanation, workload: Workload, type_: str) ->
 
 
 def with_resize(
-    explanation: Explanation, cache: Cache, asked: Mapping[str, int] | None, top: int
+    explanation: Explanation, cache: Cache, requested: Mapping[str, int] | None, top: int
 ) -> Explanation:
-    """An explanation of an elastic Workload that runs, with its resize.
+    """Add the resize to an explanation of an elastic Workload that runs.
 
-    What the first slice that waits is told about quota, topology and remedies stands for all: they
-    ask for the same, one after another.
+    Slices request the same one after another, so quota, topology and remedies are those of the
+    first pending slice.
 
     Args:
-        explanation: about the Workload itself.
+        explanation: of the Workload itself.
         cache: the cluster.
-        asked: what its job asks for now, by PodSet; None where that could not be read.
+        requested: pods that its job requests now, by PodSet; None if that could not be read.
         top: names to list.
     """
     row = cache.workloads[explanation.workload]
@@ -280,8 +275,8 @@ def with_resize(
     for part in row.reserved.podsets:
         own = [one for one in slices if any(p.request.name == part.name for p in one.podsets)]
         line = _line(row, part.name, part.count, own, top)
-        if asked is not None:
-            line = msgspec.structs.replace(line, asked=asked.get(part.name, line.asked))
+        if requested is not None:
+            line = msgspec.structs.replace(line, asked=requested.get(part.name, line.asked))
         if why is not None and why.workload in line.slices:
             line = msgspec.structs.replace(line, because=why.summary.rstrip("."))
         lines.append(line)
@@ -291,7 +286,7 @@ def with_resize(
     grows = "; ".join(_resize_text(line) for line in lines if line.waiting)
     return msgspec.structs.replace(
         explanation,
-        summary=f"It is admitted, and grows: {grows}.",
+        summary=f"It is admitted, and scales up: {grows}.",
         changes=_changes(explanation.workload, why),
         quota=why.quota,
         flavors=why.flavors,
@@ -300,7 +295,7 @@ def with_resize(
 
 
 def _changes(parent: str, why: Explanation) -> tuple[Remedy, ...]:
-    """What would help a slice; not that its own parent gives back what it runs on."""
+    """What would help a slice, except that its own parent releases quota."""
     own = [
         line
         for line in why.quota
@@ -316,7 +311,7 @@ def _changes(parent: str, why: Explanation) -> tuple[Remedy, ...]:
             value=line.missing,
             when="perhaps",
             text=f"{line.missing} more {line.resource} of quota in flavor {line.flavor}: "
-            "what is in use there is this job's own",
+            "this job itself uses the rest",
         )
         for line in own
     )
@@ -326,7 +321,7 @@ def _changes(parent: str, why: Explanation) -> tuple[Remedy, ...]:
 def _line(
     row: WorkloadInfo, podset: str, count: int, slices: Sequence[WorkloadInfo], top: int
 ) -> Resize:
-    """One PodSet and its slices, asking for no more than they do."""
+    """One PodSet and its slices."""
     beside = sum(
         _pods(one) for one in slices if one.uid not in row.merged_slices and _is_admitted(one)
     )
@@ -356,6 +351,6 @@ def _pods(row: WorkloadInfo) -> int:
 def _resize_text(line: Resize) -> str:
     because = f" because {line.because[:1].lower()}{line.because[1:]}" if line.because else ""
     return (
-        f"{line.podset} asked {line.asked}, granted {line.granted}, "
-        f"waiting for {line.waiting}{because}"
+        f"{line.podset} requested {line.asked}, admitted {line.granted}, "
+        f"pending {line.waiting}{because}"
     )

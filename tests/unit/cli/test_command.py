@@ -197,7 +197,7 @@ def test_the_manifests_are_found() -> None:
 def test_long_steps_show_that_they_still_run(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(heartbeat_s=0.01)
     with progress.step("building etcd"):
-        while "still at it" not in capsys.readouterr().err:
+        while "still running" not in capsys.readouterr().err:
             pass
     assert "building etcd: done in" in capsys.readouterr().err
 

@@ -1,4 +1,7 @@
-"""Where the control plane's binaries come from: a matching folder, the cache, a download, Go."""
+"""Finds the control plane's binaries: in a folder, in the cache, as a download, or built with Go.
+
+A download is accepted only with matching SHA-256 checksums and versions.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +38,19 @@ def find_binaries(
 ) -> dict[str, Path]:
     """Return the path of every program, fetching or building what is not there.
 
-    Per Go module (etcd, kubernetes, kwok, and the operators) the first of these that has all of
-    its programs counts: the folder named by KUBEBUILDER_ASSETS and then PATH, if the versions
-    match exactly; the cache; `source`; the Go build. Where an operator lies, its manifests lie.
+    For each Go module (etcd, kubernetes, kwok, and the operators) the first of these that has all
+    programs: the folder KUBEBUILDER_ASSETS and then PATH, if the versions match exactly; the cache;
+    `source`; the Go build. The manifests of an operator are beside its program.
 
     Args:
         manifests: `deploy/controlplane`, with one folder per Go module.
         cache: the project's cache folder.
-        progress: told about everything that takes long.
-        source: the download the user named, if any.
-        operators: which of `components.OPERATORS` are needed.
+        progress: prints what takes long.
+        source: the download that the user named, if any.
+        operators: which of `versions.OPERATORS` are needed.
 
     Raises:
-        CommandError: nothing works; the message names what is missing.
+        CommandError: none of these has it; names what is missing.
     """
     found: dict[str, Path] = {}
     wanted = binaries_with(operators)
@@ -98,7 +101,7 @@ def _reject_other_versions(binaries: Sequence[Binary], folder: Path) -> None:
 
 
 def _matching(binaries: Sequence[Binary]) -> Path | None:
-    """Return the first folder of the user's that has all programs at exactly these versions."""
+    """Return the first folder of the user that has exactly these versions."""
     assets = os.environ.get(ASSETS_VARIABLE)
     folders = [assets] if assets else []
     folders += os.environ.get("PATH", "").split(os.pathsep)
@@ -130,7 +133,7 @@ _SUM_LINE: Final = re.compile(r"^([0-9a-fA-F]{64})\s+\*?(\S+)$")
 
 @dataclass(frozen=True)
 class DownloadSource:
-    """Where the programs lie: `<base_url>/<name>`, and the checksums of each by its name.
+    """A download of programs as `<base_url>/<name>`.
 
     Attributes:
         base_url: http, https or file URL of a folder.
@@ -142,10 +145,10 @@ class DownloadSource:
 
 
 def download_source(base_url: str | None, sums_file: str | None) -> DownloadSource | None:
-    """Return the download the user named by arguments or environment, None if there is none.
+    """Return the download that arguments or environment name, None for none.
 
     Raises:
-        CommandError: one of the two is missing, or the file of checksums cannot be read.
+        CommandError: the URL or the checksums are missing or malformed.
     """
     base_url = base_url or os.environ.get(URL_VARIABLE)
     sums_file = sums_file or os.environ.get(SHA256_VARIABLE)
@@ -158,7 +161,7 @@ def download_source(base_url: str | None, sums_file: str | None) -> DownloadSour
         )
     scheme = urllib.parse.urlsplit(base_url).scheme
     if scheme not in ("http", "https", "file"):
-        raise CommandError(f'{URL_VARIABLE}: "{base_url}" is no http, https or file URL')
+        raise CommandError(f'{URL_VARIABLE}: "{base_url}" is not an http, https or file URL')
     return DownloadSource(base_url.rstrip("/"), _read_sums(Path(sums_file).expanduser()))
 
 
@@ -179,7 +182,7 @@ def download(
     """Fetch programs and their manifests into `scratch`; make the programs executable.
 
     Raises:
-        CommandError: no checksum for a file, no answer, or another content than promised.
+        CommandError: a checksum is missing or differs, or the download fails.
     """
     for name in (name for binary in binaries for name in binary.file_names):
         expected = source.sums.get(name)
