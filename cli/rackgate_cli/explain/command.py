@@ -22,7 +22,7 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "explain",
         run,
-        summary="why a Workload is pending, or whether a manifest would fit",
+        summary="say why a Workload is pending, or whether a manifest would fit",
         description="Says why a Workload is pending: which domains come closest and what each of "
         "them lacks, which nodes are excluded and by which rule, who uses capacity and quota, "
         "which Workloads are ahead in the queue, and what would help. Only reads. The answer is "

@@ -58,7 +58,7 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "status",
         _status,
-        "what runs, and whether it is ready",
+        "show what runs, and whether it is ready",
         "Asks every component of the playground whether it is ready.",
         "rackgate status",
         "rackgate status --json",

@@ -28,7 +28,7 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "preflight",
         run,
-        summary="can Rackgate be installed into this cluster? check before anything is written",
+        summary="say what prevents an installation into this cluster; only reads",
         description="Says what prevents an installation before anything is written: a running "
         "Kueue (its Deployment, webhook configurations, APIServices, Lease) or the CRDs that it "
         "left, another Rackgate, an uninstall that is not finished, an API server that is too "
