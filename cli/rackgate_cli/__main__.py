@@ -40,8 +40,8 @@ def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of one verb, or with every verb that is installed."""
     parser = argparse.ArgumentParser(
         prog="rackgate",
-        description="Topology-aware admission of batch jobs: a playground on this machine, "
-        "questions to any cluster, and the placement engine.",
+        description="Topology-aware admission of batch jobs: run a playground on this machine, "
+        "explain and check any cluster, and use the placement engine.",
         epilog='Every verb has its own help: "rackgate VERB --help".',
     )
     parser.add_argument("--version", action="version", version=f"rackgate {version('rackgate')}")
@@ -62,11 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"rackgate: {error}", file=sys.stderr)
         return 2
-    except CommandError as error:
-        print(f"rackgate: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        # A folder that cannot be written, a full disk: the path is in the words.
+    except (CommandError, OSError) as error:  # OSError: its text names the path
         print(f"rackgate: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

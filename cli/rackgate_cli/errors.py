@@ -1,4 +1,4 @@
-"""What the command tells its user when something cannot be done."""
+"""Errors of the command, with messages for its user."""
 
 from __future__ import annotations
 
@@ -8,4 +8,11 @@ class CommandError(Exception):
 
 
 class UsageError(CommandError):
-    """The command line cannot mean anything; exit code 2."""
+    """The command line is wrong; exit code 2."""
+
+
+def first_error(error: BaseException) -> BaseException:
+    """The first error in a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

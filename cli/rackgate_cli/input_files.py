@@ -1,4 +1,4 @@
-"""Files that users name on the command line, read within bounds."""
+"""Reading files that users name on the command line, up to a limit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ STDIN: Final = "-"
 
 
 def read_upto(name: str, limit: int) -> bytes:
-    """What a file holds; of a larger one `limit + 1` bytes, by which the caller tells.
+    """The content of a file; `limit + 1` bytes if it has more than `limit`.
 
     Args:
         name: of the file; "-" for standard input.
-        limit: bytes that the caller takes.
+        limit: bytes that the caller accepts.
 
     Raises:
         UsageError: it cannot be read.
@@ -26,6 +26,6 @@ def read_upto(name: str, limit: int) -> bytes:
             return sys.stdin.buffer.read(limit + 1)
         with Path(name).open("rb") as file:
             return file.read(limit + 1)
-    except (OSError, ValueError) as error:  # ValueError: no file has such a name
+    except (OSError, ValueError) as error:  # ValueError: the name has a null byte
         reason = error.strerror if isinstance(error, OSError) else None
         raise UsageError(f'"{name[:200]}" cannot be read: {reason or error}') from error

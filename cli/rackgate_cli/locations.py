@@ -1,4 +1,4 @@
-"""Where the command finds its manifests, keeps binaries and keeps playgrounds."""
+"""The folders of manifests, of binaries and of playgrounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def deploy_dir() -> Path:
     """Return the folder of manifests: `deploy/` of a checkout, else the wheel's own copy.
 
     Raises:
-        CommandError: neither is there, so the installation is broken.
+        CommandError: neither exists.
     """
     package = Path(__file__).resolve().parent
     for folder in (package.parents[1] / "deploy", package / "_deploy"):
@@ -50,5 +50,5 @@ def state_dir(chosen: str | None) -> Path:
 
 def _xdg(variable: str, fallback: str) -> Path:
     value = os.environ.get(variable, "")
-    # The XDG rules say that a relative value is to be ignored.
+    # The XDG specification says to ignore relative values.
     return Path(value) if value.startswith("/") else Path.home() / fallback

@@ -1,7 +1,7 @@
-"""In which namespaces jobs are managed, as the registered webhooks say it.
+"""In which namespaces jobs are managed, read from the webhook configurations.
 
-`managedJobsNamespaceSelector` is a setting of the services, which no command can read; the webhook
-configurations carry the same selector (`deploy/namespaces`).
+`managedJobsNamespaceSelector` is a setting of the services, which the command cannot read; the
+webhook configurations have the same selector (`deploy/namespaces`).
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class _Namespaces(msgspec.Struct, frozen=True):
 
 
 async def selectors(client: Client) -> Selectors:
-    """The selectors of the job webhooks, by plural of the kind; those that select all are left out.
+    """Selectors of the job webhooks by plural of the kind, without those that select everything.
 
     Returns:
-        Nothing where they may not be read, or say nothing that Rackgate understands.
+        An empty mapping if the configurations may not be read or cannot be decoded.
     """
     try:
         raw = await client.get(kinds.MUTATING_CONFIGS.path())
@@ -79,14 +79,14 @@ async def selectors(client: Client) -> Selectors:
 
 
 async def unmanaged(client: Client, namespace: str | None) -> frozenset[str]:
-    """Names of the namespaces whose jobs are left alone.
+    """Names of the namespaces whose jobs are not managed.
 
     Args:
         client: only reads.
         namespace: only this one; None for all.
 
     Returns:
-        Nothing where namespaces may not be read.
+        An empty set if namespaces may not be read.
     """
     jobs = (await selectors(client)).get(kinds.JOBS.plural)
     if jobs is None:

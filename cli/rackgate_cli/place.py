@@ -12,28 +12,29 @@ from typing import TYPE_CHECKING, Final
 
 from rackgate_cli.errors import UsageError
 from rackgate_cli.input_files import read_upto
+from rackgate_cli.verbs import add_verb
 
 if TYPE_CHECKING:
-    # What add_parser gets; argparse has no public name for it.
-    from argparse import _SubParsersAction
+    from rackgate_cli.verbs import Subparsers
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 MAX_BYTES: Final = 256 << 20  # of JSON: twenty scenarios of 40,000 nodes and more
 
 
-def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the verb `place`."""
-    parser = subparsers.add_parser(
+    parser = add_verb(
+        subparsers,
         "place",
-        help="answer placement questions of a tas-scenario/1 file",
-        description="Read placement questions (nodes, usage, PodSets) from a tas-scenario/1 JSON "
-        'file and print one answer per line, {"id", "expected"} as in the file: an assignment or '
-        "the reason why there is none, for every PodSet.",
+        run,
+        summary="run the placement engine on a tas-scenario/1 file, without a cluster",
+        description="Reads placement questions (nodes, usage, PodSets) from a tas-scenario/1 JSON "
+        'file and prints one answer per line, {"id", "expected"} as in the file: for every PodSet '
+        "a topology assignment, or the reason why there is none.",
+        examples=("rackgate place scenarios.json", "rackgate place - < scenarios.json.gz"),
+        exit_codes={0: "answered", 2: "the command line or the file is wrong"},
     )
-    parser.add_argument(
-        "file", metavar="FILE", help="scenario file, plain or gzipped JSON; - for standard input"
-    )
-    parser.set_defaults(run=run)
+    parser.add_argument("file", metavar="FILE", help="JSON, plain or gzipped; - for standard input")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,9 +66,9 @@ def _read(name: str) -> bytes:
 
 
 def _unpacked(name: str, body: bytes) -> bytes:
-    """No more of a gzip file than shows that it is too large."""
+    # Reads no more than shows that the file is too large.
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
             return file.read(MAX_BYTES + 1)
     except (EOFError, OSError, zlib.error) as error:
-        raise UsageError(f'"{name}" is not a whole gzip file: {error}') from error
+        raise UsageError(f'"{name}" is not a complete gzip file: {error}') from error

@@ -1,4 +1,4 @@
-"""YAML as users write it, taken as plain data only: no alias, no key twice, nothing JSON lacks."""
+"""YAML files of users as plain data: no aliases, no duplicate keys, nothing that JSON lacks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def plain_documents(name: str, raw: bytes) -> list[Any]:
-    """The documents of YAML or JSON, as JSON would hold them.
+    """The documents of YAML or JSON, as JSON types.
 
     Args:
         name: of the file, for the message.
-        raw: what it holds.
+        raw: its content.
 
     Raises:
-        UsageError: it holds what no API server could be sent.
+        UsageError: it cannot be decoded, or has a value that JSON lacks.
     """
     try:
         _reject_yaml_bombs(raw)
         return [_as_json(document) for document in yaml.load_all(raw, Loader=_Loader)]
-    except (AttributeError, LookupError) as error:  # of the parser, which names no line for it
+    except (AttributeError, LookupError) as error:  # of the parser, without a line number
         said = "a value does not fit the tag before it, such as !!bool or !!timestamp"
         raise UsageError(f'"{name}" is no YAML of plain data: {said}') from error
     except (TypeError, ValueError, OverflowError, yaml.YAMLError) as error:
@@ -38,10 +38,10 @@ def plain_documents(name: str, raw: bytes) -> list[Any]:
 
 
 def _reject_yaml_bombs(raw: bytes) -> None:
-    """Refuse what is small as text, and huge as data or slow to read.
+    """Reject small files that are huge as data or slow to read.
 
     Raises:
-        YAMLError: there is an alias, or one part inside too many others; or this is no YAML.
+        YAMLError: it has an alias, is nested too deep, or is malformed.
     """
     depth = 0
     for event in yaml.parse(raw, Loader=_Base):
@@ -61,10 +61,10 @@ def _as_json(document: Any) -> Any:
 
 
 class _Loader(_Base):  # type: ignore[misc]  # its base is chosen when this module is loaded
-    """Times stay text.
+    """Keeps times as text and rejects ambiguous keys.
 
-    A key that is there twice is refused, as the last one would win; and so is one that is no text
-    (`NO` is false to YAML), as it would become another word.
+    Of duplicate keys the last one would win, and a key that is not text (`NO` is false in YAML)
+    would become another word.
     """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:

@@ -1,8 +1,7 @@
-"""Headings, lines and tables: in colour for a terminal, as plain aligned text for everything else.
+"""Headings, lines and tables: in color on a terminal, else as plain aligned text.
 
-Cells hold what a cluster or a file says, so nothing in them is trusted: control characters,
-invisible ones and those that change the direction of text are shown as escapes, and no cell is
-read as markup.
+Cells hold text of a cluster or a file, which is not trusted: control characters, invisible ones and
+those that change the direction of text are escaped, and no cell is parsed as markup.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ MAX_CELL = 512
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The title of a part."""
+    """The title of a section."""
 
     text: str
 
@@ -59,7 +58,7 @@ def _shown(char: str) -> str:
 
 
 def show(blocks: Iterable[Block], out: TextIO | None = None) -> None:
-    """Print blocks; plainly where `out` is no terminal. NO_COLOR is heeded."""
+    """Print blocks, in color if `out` is a terminal and NO_COLOR is not set."""
     stream = sys.stdout if out is None else out
     if stream.isatty():
         _show_rich(list(blocks), stream)
@@ -68,7 +67,7 @@ def show(blocks: Iterable[Block], out: TextIO | None = None) -> None:
 
 
 def plain(blocks: Iterable[Block]) -> str:
-    """Blocks as aligned text, an empty line between parts."""
+    """Blocks as aligned text, with an empty line between sections."""
     text: list[str] = []
     for block in blocks:
         if isinstance(block, Heading):

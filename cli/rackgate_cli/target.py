@@ -1,4 +1,4 @@
-"""Which cluster a command asks, and how it shows that it is still reading."""
+"""Which cluster a command connects to, and how it shows that it is still reading."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rackgate_cli.playground import playground
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """Which cluster is asked: a playground's folder, or connection settings.
+    """Where a command connects to: a playground's folder, or connection settings.
 
     Attributes:
         namespace: that of the kubeconfig's context, or "default".
@@ -40,7 +40,7 @@ class ClusterTarget:
 
     @property
     def description(self) -> str:
-        """Which cluster it is, for whom who is asked before something is done to it."""
+        """Which cluster it is, for the user who confirms a change to it."""
         if self.settings is None:
             return f"the playground in {state_dir(self.state)}"
         server = self.server or "its API server"
@@ -75,8 +75,12 @@ def cluster_target(state: str | None, kubeconfig: str | None, context: str | Non
     playground.
 
     Raises:
-        UsageError: none of them is there.
+        UsageError: none of them exists, or the command line contradicts itself.
     """
+    if state is not None and context is not None:
+        raise UsageError(
+            "--context chooses in a kubeconfig; a playground (--state) has one cluster"
+        )
     if state is not None:
         return ClusterTarget(state)
     if kubeconfig is not None:
@@ -111,7 +115,7 @@ def _by_kubeconfig(path: Path, context: str | None) -> ClusterTarget:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """A kubeconfig; empty where it is none: the client says what is wrong with the file."""
+    """A kubeconfig; empty if the file is malformed: the client says what is wrong with it."""
     try:
         found = yaml.safe_load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError):

@@ -1,14 +1,18 @@
-"""One reading of a cluster, and how its objects belong together."""
+"""One reading of a cluster, with its objects grouped by the job behind them.
+
+A pod belongs to its controller, and a Job to the JobSet or RayCluster that it names as its own
+controller if that one exists with that UID in the same namespace. Anybody may write such a
+reference, so a Job that names an owner which does not exist is grouped as a job of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from rackgate.api.names import slice_ordinal
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_invariants.owners import OwnerIndex
 from rackgate_invariants.rows.rows import (
     FlavorRow,
     JobRow,
@@ -29,8 +33,8 @@ OVERDUE_S = 30.0
 class Cluster:
     """One reading of a cluster.
 
-    The lists are read one after another, so a breach of a moving cluster counts only when it
-    shows in two readings in a row (`lasting`).
+    The lists are read one after another, so a breach of a changing cluster counts only if two
+    readings in a row show it (`lasting`).
 
     Attributes:
         pods: those that have not ended.
@@ -59,9 +63,9 @@ class WorkloadWithSlices:
     """A Workload with its slices, where it has any.
 
     Attributes:
-        slices: those that are not settled in the admission of their parent, in the order in which
-            it takes them in: ranks follow the order of domains.
-        settled: those that are, and are still there.
+        slices: those that are not yet merged into the admission of their parent, in the order of
+            merging: ranks follow the order of domains.
+        merged: those that are, and still exist.
     """
 
     parent: WorkloadRow
@@ -69,11 +73,11 @@ class WorkloadWithSlices:
     merged: tuple[WorkloadRow, ...] = ()
 
     def slice_podsets(self, podset: str, *, may_ungate: bool) -> list[PodSetRow]:
-        """What slices hold for a PodSet of their parent beside it.
+        """PodSets of the slices that hold quota for a PodSet of their parent.
 
         Args:
             podset: its name.
-            may_ungate: only of those whose pods may be released now.
+            may_ungate: only of slices whose pods may be ungated now.
         """
         return [
             slice_podset
@@ -84,14 +88,14 @@ class WorkloadWithSlices:
         ]
 
     def admitted_count(self, podset: PodSetRow) -> int:
-        """Pods that a PodSet may have at once."""
+        """Pods that a PodSet may have, those of its slices included."""
         return podset.admitted_count + sum(
             slice_podset.admitted_count
             for slice_podset in self.slice_podsets(podset.name, may_ungate=True)
         )
 
     def domains(self, podset: PodSetRow, *, may_ungate: bool) -> dict[Domain, int]:
-        """Pods by domain, those of slices with the same levels added."""
+        """Pods by domain, those of slices with the same levels included."""
         if podset.assignment is None:
             return {}
         counts = dict(podset.assignment.domains)
@@ -105,7 +109,7 @@ class WorkloadWithSlices:
         return counts
 
     def separate_assignments(self, podset: PodSetRow) -> list[TopologyAssignment]:
-        """NodeIndex of slices that have other levels than their parent: they run beside it."""
+        """Assignments of slices that have other levels than their parent."""
         own = podset.assignment.levels if podset.assignment is not None else ()
         return [
             slice_podset.assignment
@@ -115,7 +119,7 @@ class WorkloadWithSlices:
 
     @property
     def changed_at(self) -> float:
-        """When fewer pods may have been granted than before: then more may be left for a while."""
+        """When the admitted count may last have dropped: then more pods may exist for a while."""
         parent = self.parent
         if not parent.elastic:
             return parent.placed_at
@@ -129,10 +133,10 @@ class PlacedPodSet:
 
     Attributes:
         counts: pods that may be in each domain now, those of slices included.
-        charged: pods that hold room in each domain.
-        granted: pods that may run now, those of slices included.
-        changed_at: when the places were last written.
-        apart: places of slices that have other levels.
+        charged: pods that hold capacity in each domain.
+        admitted_count: pods that may run now, those of slices included.
+        changed_at: when the assignment was last written.
+        separate_assignments: of slices that have other levels.
     """
 
     workload: WorkloadRow
@@ -157,19 +161,19 @@ class PlacedPodSet:
         return min(self.admitted_count, sum(self.counts.values()))
 
     def has_earlier_assignment(self, pod: PodRow) -> bool:
-        """Whether a pod got its place before the assignment was written as it is now.
+        """Whether a pod got its domain before the assignment was last written.
 
-        Resizes may follow each other within a second, which is as exact as these times are.
+        Resizes may follow each other within a second, the resolution of these times.
         """
         slack = 1.0 if self.workload.elastic else 0.0
         return 0 < pod.assigned_at < self.changed_at + slack
 
     def is_in_separate_assignment(self, pod: PodRow) -> bool:
-        """Whether a pod is in a place of a slice that runs beside its parent."""
+        """Whether a pod is in a domain of a separate assignment."""
         return any(pod.domain(one.levels) in dict(one.domains) for one in self.separate_assignments)
 
     def is_stuck_terminating(self, pod: PodRow, now: float) -> bool:
-        """Whether nobody waits for this pod: its host was given up and cannot end it."""
+        """Whether its deletion is overdue on a host that is not assigned any more."""
         overdue = 0 < pod.ends_at <= now - OVERDUE_S
         return overdue and pod.domain(self.levels) not in self.counts
 
@@ -180,12 +184,12 @@ class ObjectGroup:
 
     Attributes:
         root: uid of the owner.
-        job: the owner, None while it is not there.
-        parts: child Jobs of a JobSet or RayCluster, by `namespace/name`.
+        job: the owner, None if it does not exist.
+        child_jobs: of a JobSet or RayCluster, by `namespace/name`.
         workloads: also the slices of its Workload.
-        pods: also those of its parts, and those that lost their controller.
-        pods_in_use: what its pods take, once somebody asked; forgotten when anything of it changes.
-        account: so is that in the words of its queues, with what was asked of them.
+        pods: also those of its child Jobs, and those that lost their controller.
+        pods_in_use: cached result of `running_pods_of`, dropped when anything of it changes.
+        job_usage: cached QueueIndex and JobUsage, dropped with it.
     """
 
     root: str = ""
@@ -198,7 +202,7 @@ class ObjectGroup:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is left of it."""
+        """Whether it has no objects left."""
         return self.job is None and not (self.child_jobs or self.workloads or self.pods)
 
     @property
@@ -212,10 +216,10 @@ class ObjectGroup:
         return self.job is not None and self.job.managed
 
     def is_releasing_quota(self, workload: WorkloadRow) -> bool:
-        """Whether a Workload holds no more than its pods take: it is deleted, and its job is gone.
+        """Whether a Workload holds no more than its pods use: it is deleted, and its job is gone.
 
-        No pod comes any more, and each that ends gives back its part. Its finalizer may stay for
-        a while, where nobody leads.
+        No new pods are created, and each that ends releases its quota. The finalizer may stay for
+        a while if the assigner has no leader.
         """
         owned = bool(workload.owner) and not workload.is_slice
         return self.job is None and workload.deleting and owned
@@ -225,7 +229,7 @@ class ObjectGroup:
         return {part.uid: part.podset_by_child_job for part in self.child_jobs.values()}
 
     def workloads_with_slices(self) -> list[WorkloadWithSlices]:
-        """Its Workloads with their slices. Only of an elastic Workload a slice counts."""
+        """Its Workloads with their slices; only elastic Workloads have any."""
         found = []
         slices = [one for one in self.workloads.values() if one.is_slice and not one.finished]
         slices.sort(key=lambda one: (slice_ordinal(one.name), one.uid))
@@ -252,7 +256,7 @@ class ObjectGroup:
                     found.setdefault(podset.name, []).append(_placed(family, podset))
         every = [one for several in found.values() for one in several]
         for pod in self.pods.values() if found else ():
-            # Pods without a controller are nobody's, whatever they claim.
+            # A pod without a controller belongs to no PodSet, whatever its labels say.
             theirs = bool(pod.owner and self.root)
             several = (found.get(pod.podset, ()) if pod.podset else every[:1]) if theirs else ()
             if several:
@@ -278,7 +282,7 @@ def _placed(family: WorkloadWithSlices, podset: PodSetRow) -> PlacedPodSet:
 
 
 def group_by_job(cluster: Cluster) -> dict[str, ObjectGroup]:
-    """Objects by the uid of the job that they belong to; "" gathers what has none.
+    """Objects by the uid of the job that they belong to, "" for none.
 
     A pod of a child Job belongs to the JobSet, a slice to the job of its parent.
     """
@@ -306,12 +310,85 @@ def group_by_job(cluster: Cluster) -> dict[str, ObjectGroup]:
 
 
 def format_domain(domain: Domain | None) -> str:
-    """A domain in words."""
+    """A domain as text."""
     return "/".join(domain) if domain else "none"
 
 
 def listed(keys: Iterable[str], most: int = 3) -> str:
-    """Some names, and how many more there are."""
+    """The first names, and how many more there are."""
     every = sorted(keys)
     rest = len(every) - most
     return ", ".join(every[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+# Plural of each kind that creates Jobs.
+_PLURALS: Final = {"JobSet": "jobsets", "RayCluster": "rayclusters"}
+RAY_CLUSTER: Final = "RayCluster"
+
+
+@dataclass(slots=True)
+class OwnerIndex:
+    """Which uid leads to which job.
+
+    Attributes:
+        unread: what could not be read, plural to reason: references to such kinds are trusted.
+        parents: namespace and kind of each JobSet and RayCluster, by uid.
+        roots: uid of a child Job, or of a Workload that may have slices -> uid of its job.
+        cleanup_jobs: Jobs of RayClusters, whose pods may clean up after a head.
+    """
+
+    unread: Mapping[str, str] = field(default_factory=dict)
+    parents: dict[str, tuple[str, str]] = field(default_factory=dict)
+    roots: dict[str, str] = field(default_factory=dict)
+    cleanup_jobs: set[str] = field(default_factory=set)
+
+    def add_parents(self, jobs: Iterable[JobRow]) -> None:
+        """Add JobSets and RayClusters."""
+        self.parents |= {job.uid: (job.namespace, job.kind) for job in jobs}
+
+    def is_child_job(self, job: JobRow) -> bool:
+        """Whether the controller that a job names exists."""
+        if not job.parent_uid:
+            return False
+        if _PLURALS.get(job.parent_kind, "") in self.unread:
+            return True
+        return self.parents.get(job.parent_uid) == (job.namespace, job.parent_kind)
+
+    def add_child_job(self, job: JobRow) -> None:
+        """Add a child Job."""
+        self.roots[job.uid] = job.parent_uid
+        if job.parent_kind == RAY_CLUSTER:
+            self.cleanup_jobs.add(job.uid)
+
+    def remove_child_job(self, job: JobRow) -> None:
+        """Remove a child Job."""
+        self.roots.pop(job.uid, None)
+        self.cleanup_jobs.discard(job.uid)
+
+    def root(self, uid: str) -> str:
+        """The uid of the job behind a uid; by default itself."""
+        return self.roots.get(uid, uid)
+
+    def grouping_state(self, uid: str) -> tuple[str, bool]:
+        """Everything that decides to which group the dependents of a uid belong."""
+        return self.root(uid), uid in self.cleanup_jobs
+
+    def group_key_of(self, pod: PodRow) -> str:
+        """Which group a pod belongs to.
+
+        A pod that cleans up after a RayCluster inherits the labels of its head, and belongs to no
+        job. Pods without a controller have a group for each Workload that they name.
+        """
+        owning_uid = pod.owning_uid
+        if not owning_uid:
+            return orphan_group_key(pod.namespace, pod.workload) if pod.workload else ""
+        return (
+            ""
+            if pod.cleanup and owning_uid in self.cleanup_jobs
+            else self.roots.get(owning_uid, owning_uid)
+        )
+
+
+def orphan_group_key(namespace: str, workload: str) -> str:
+    """Key of the group of pods without a controller that name a Workload."""
+    return f"={namespace}/{workload}"

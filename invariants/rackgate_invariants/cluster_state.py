@@ -1,7 +1,4 @@
-"""A cluster followed event by event: what changed is judged again, the rest is remembered.
-
-Pure: folds rows, never asks anybody.
-"""
+"""A cluster followed event by event: groups that changed are checked again, others are cached."""
 
 from __future__ import annotations
 
@@ -13,9 +10,8 @@ from msgspec.structs import replace
 
 from rackgate.api import names
 from rackgate_invariants import judge
-from rackgate_invariants.cluster import Cluster, ObjectGroup
+from rackgate_invariants.cluster import Cluster, ObjectGroup, OwnerIndex
 from rackgate_invariants.node_index import NodeIndex
-from rackgate_invariants.owners import OwnerIndex
 from rackgate_invariants.rows.jobs import mark_unmanaged
 from rackgate_invariants.rows.rows import OUR_GATES, JobRow, NodeRow, PodRow, WorkloadRow
 from rackgate_invariants.rules.catalog import Breach
@@ -24,14 +20,14 @@ from rackgate_invariants.rules.job_usage import QueueIndex, queue_index_of
 
 @dataclass(slots=True)
 class ClusterState:
-    """All rows, and what the last judgement of each owner found.
+    """All rows, and the breaches of each group.
 
     Attributes:
         unread: what is not followed, plural to reason.
         whole: all namespaces are followed.
-        unmanaged: namespaces whose jobs are left alone.
+        unmanaged: namespaces whose jobs are not managed.
         rows: by attribute of `Cluster`, then by key.
-        changed: something was folded since the last judgement.
+        changed: a row changed since the last check.
     """
 
     unread: dict[str, str] = field(default_factory=dict)
@@ -41,7 +37,7 @@ class ClusterState:
     changed: bool = True
     _groups: dict[str, ObjectGroup] = field(default_factory=dict)
     _owners: OwnerIndex = field(default_factory=OwnerIndex)
-    # uid of a JobSet or RayCluster -> Jobs that name it as their controller, whether or not it is
+    # uid of a JobSet or RayCluster -> Jobs that name it as their controller, rightly or not
     _jobs_by_parent: dict[str, dict[str, JobRow]] = field(default_factory=dict)
     _dirty: set[str] = field(default_factory=set)
     _terminating: set[str] = field(default_factory=set)
@@ -51,11 +47,10 @@ class ClusterState:
     _queue_index: QueueIndex = field(default_factory=lambda: QueueIndex({}, {}))
 
     def __post_init__(self) -> None:
-        """OwnerIndex of kinds that cannot be read are believed."""
         self._owners.unread = self.unread
 
     def put(self, attribute: str, key: str, row: Any) -> None:
-        """An object is there, or changed."""
+        """Add or replace an object."""
         rows = self.rows.setdefault(attribute, {})
         before = rows.get(key)
         if isinstance(row, PodRow) and before is not None:
@@ -77,7 +72,7 @@ class ClusterState:
         self._add_to_group(attribute, row)
 
     def drop(self, attribute: str, key: str) -> None:
-        """An object is gone."""
+        """Remove an object."""
         before = self.rows.get(attribute, {}).pop(key, None)
         if before is not None:
             self.changed = True
@@ -88,7 +83,7 @@ class ClusterState:
             self._set_root(_root_of(before), None)
 
     def _put_job(self, attribute: str, before: JobRow | None, row: JobRow | None) -> None:
-        """A job came, changed or went, and with it what names it as its controller."""
+        """Regroup a job that was added, changed or removed, and its child Jobs."""
         if before is not None:
             self._jobs_by_parent.get(before.parent_uid, {}).pop(before.key, None)
             if before.parent_uid and not self._jobs_by_parent.get(before.parent_uid):
@@ -107,12 +102,11 @@ class ClusterState:
             self._regroup_child_jobs(came.uid)
 
     def _regroup_child_jobs(self, parent: str) -> None:
-        """A JobSet or RayCluster came or went: Jobs that name it are its parts, or are not."""
         for job in list(self._jobs_by_parent.get(parent, {}).values()):
             self._regroup_job(job, job)
 
     def _regroup_job(self, before: JobRow | None, row: JobRow | None) -> None:
-        """File a job anew, with the pods and Workloads that follow it."""
+        """Group a job again, with the pods and Workloads that follow it."""
         if before is not None:
             self._remove_from_group("jobs", before)
         uids = {
@@ -131,7 +125,7 @@ class ClusterState:
             self._add_to_group("jobs", row)
 
     def slices_of(self, parent: WorkloadRow) -> dict[str, WorkloadRow]:
-        """The slices of a Workload that are there, by uid."""
+        """The slices of a Workload, by uid."""
         group = self._groups.get(self._owners.root(parent.owning_uid))
         every = group.workloads.values() if group is not None else ()
         return {one.uid: one for one in every if one.is_slice and one.owner == parent.uid}
@@ -172,15 +166,15 @@ class ClusterState:
             self._node_index = None
 
     def _mark_workload_dirty(self, pod: PodRow) -> None:
-        """Judge the job of the Workload that a pod without a controller names."""
+        """Check the job of the Workload that a pod without a controller names."""
         workload = self.rows.get("workloads", {}).get(f"{pod.namespace}/{pod.workload}")
         if workload is not None:
             self._group(self._owners.root(workload.owning_uid))
 
     def _set_root(self, owning_uid: tuple[str, str] | None, row: Any) -> None:
-        """What belongs to the first uid of `lead` belongs to the second; to itself without `row`.
+        """Record which job a Workload leads to, or forget it without `row`.
 
-        Objects come in any order: a slice may be there before its parent.
+        Objects arrive in any order: a slice may be there before its parent.
         """
         if owning_uid is None:
             return
@@ -193,7 +187,7 @@ class ClusterState:
         self._move(uid, old)
 
     def _move(self, uid: str, old: str) -> None:
-        """What followed `uid` to the group `old` goes to where it leads now.
+        """Move what followed `uid` to the group `old` to the group where it leads now.
 
         A pod may be there before the child Job that leads to its JobSet.
         """
@@ -230,7 +224,7 @@ class ClusterState:
         return group
 
     def judge(self, now: float) -> list[Breach]:
-        """Everything that the rows show at this moment, sorted."""
+        """All breaches that the rows show at this moment, sorted."""
         cluster = self.cluster(now)
         if self._node_index is None:
             self._node_index = NodeIndex(cluster.nodes, cluster.flavors, cluster.topologies)
@@ -244,7 +238,7 @@ class ClusterState:
             self._cluster_breaches = judge.check_cluster(
                 cluster, self._groups, self._node_index, self._queue_index
             )
-        # Deletions become overdue with time; what was found once may depend on other owners.
+        # Deletions become overdue with time; what was found before may depend on other groups.
         for owner in {*self._dirty, *self._terminating, *self._breaches_by_root}:
             self._judge(owner, self._node_index, now)
         self._dirty.clear()
@@ -263,7 +257,7 @@ class ClusterState:
             self._terminating.discard(owner)
             return
         workloads = self.rows.get("workloads", {})
-        found = judge.check_group(group, self._groups, node_index, workloads, now)
+        found = list(judge.check_group(group, self._groups, node_index, workloads, now))
         if found:
             self._breaches_by_root[owner] = found
         if owner in self._terminating and not any(pod.terminating for pod in group.pods.values()):
@@ -276,14 +270,14 @@ class ClusterState:
 
 
 def _root_of(row: Any) -> tuple[str, str] | None:
-    """The uid of a Workload that may have slices, and that of the job behind it."""
+    """The uid of a Workload that may have slices, and the uid of its job."""
     if isinstance(row, WorkloadRow) and row.owning_uid and not row.is_slice:
         return row.uid, row.owning_uid
     return None
 
 
 def _same_node(before: NodeRow, after: NodeRow) -> bool:
-    """Whether only what no rule looks at differs: nodes report often."""
+    """Whether they differ only in what no rule reads: nodes report often."""
     return (before.labels, before.allocatable, before.ready) == (
         after.labels,
         after.allocatable,
@@ -292,23 +286,24 @@ def _same_node(before: NodeRow, after: NodeRow) -> bool:
 
 
 def _with_former_owner(before: PodRow, after: PodRow) -> PodRow:
-    """A pod that loses its controller is still known as its pod."""
+    """A pod that lost its controller still belongs to it."""
     lost = before.uid == after.uid and before.owning_uid and not after.owning_uid
     return replace(after, former_owner=before.owning_uid) if lost else after
 
 
 def check_removed_gates(before: PodRow, after: PodRow) -> Iterator[Breach]:
-    """Gates that vanished in the one write between two versions of a pod, and who took them.
+    """Gates that one write removed from a pod, and who removed them.
 
-    The managed fields tell whether the ungater wrote. They name nobody for a gate alone, so the
-    loss of ours counts only when a place came with it; without a place the pod itself shows it.
+    The managed fields tell whether the ungater wrote. They name nobody for a gate alone, so a
+    removed topology gate counts only if the nodeSelector changed with it; otherwise the pod itself
+    shows it (`past-the-gate`).
     """
     lost = {*before.gates} - {*after.gates}
     ungater = after.ungater_wrote_at > before.ungater_wrote_at
     if names.TOPOLOGY_GATE in lost and not ungater and before.selector != after.selector:
-        found = f"gate {names.TOPOLOGY_GATE} was taken by somebody else than the ungater"
+        found = f"gate {names.TOPOLOGY_GATE} was removed by something other than the ungater"
         yield Breach("gate-taken", after.key, found)
     foreign = sorted(lost - OUR_GATES)
     if foreign and ungater:
-        found = f"the ungater took gate {', '.join(foreign)}"
+        found = f"the ungater removed gate {', '.join(foreign)}"
         yield Breach("foreign-gate-taken", after.key, found)

@@ -1,4 +1,9 @@
-"""All rules over one reading. Pure: takes rows, gives breaches."""
+"""All rules over one reading of a cluster.
+
+Phases: group objects by the job behind them, check the groups one by one, then check capacity and
+quota of all together. Takes rows and returns breaches, sorted. The rules share no accounting with
+the services, so that a mistake there cannot hide itself here.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +27,9 @@ from rackgate_invariants.rules.job_usage import QueueIndex, job_usages, queue_in
 
 
 def skipped_rules(cluster: Cluster) -> dict[str, str]:
-    """Rules that this reading cannot judge, each with the reason.
+    """Rules that need what was not read, each with the reason.
 
-    That a single reading shows no changes is no reason here.
+    That a single reading shows no changes is not a reason.
     """
     found: dict[str, str] = {}
     for rule in RULES.values():
@@ -37,7 +42,7 @@ def skipped_rules(cluster: Cluster) -> dict[str, str]:
 
 
 def judge(cluster: Cluster) -> list[Breach]:
-    """Everything that one reading shows, sorted; also what a correct cluster shows for a while."""
+    """All breaches that one reading shows, sorted; also those of patient rules."""
     groups = group_by_job(cluster)
     node_index = NodeIndex(cluster.nodes, cluster.flavors, cluster.topologies)
     workloads = {workload.key: workload for workload in cluster.workloads}
@@ -48,9 +53,9 @@ def judge(cluster: Cluster) -> list[Breach]:
 
 
 def without_skipped(found: Iterable[Breach], cluster: Cluster) -> list[Breach]:
-    """Without what cannot be told from what was read; sorted."""
-    left_out = skipped_rules(cluster)
-    return sorted(breach for breach in found if breach.rule not in left_out)
+    """Without the breaches of skipped rules; sorted."""
+    skipped = skipped_rules(cluster)
+    return sorted(breach for breach in found if breach.rule not in skipped)
 
 
 def check_group(
@@ -59,26 +64,16 @@ def check_group(
     node_index: NodeIndex,
     workloads: Mapping[str, WorkloadRow],
     now: float,
-) -> list[Breach]:
-    """What the objects of one owner show.
+) -> Iterator[Breach]:
+    """What the objects of one job show.
 
     Args:
-        group: the owner and what belongs to it.
-        groups: all of them by root.
+        group: the job and what belongs to it.
+        groups: all groups by root.
         node_index: nodes and flavors.
-        workloads: all of them by `namespace/name`.
+        workloads: all Workloads by `namespace/name`.
         now: Unix time of the reading.
     """
-    return list(_check_group(group, groups, node_index, workloads, now))
-
-
-def _check_group(
-    group: ObjectGroup,
-    groups: Mapping[str, ObjectGroup],
-    node_index: NodeIndex,
-    workloads: Mapping[str, WorkloadRow],
-    now: float,
-) -> Iterator[Breach]:
     for placed in group.placed():
         yield from podsets.check_counts(placed, now)
         yield from podsets.check_domains(placed, node_index)
@@ -110,11 +105,11 @@ def check_cluster(
     node_index: NodeIndex,
     queue_index: QueueIndex,
 ) -> list[Breach]:
-    """What shows only when all owners are looked at together: room and quota.
+    """What only all groups together show: capacity and quota.
 
     Args:
         cluster: one reading.
-        groups: its owners by root.
+        groups: its groups by root.
         node_index: its nodes and flavors.
         queue_index: its queues; the same object as before while they offer the same.
     """
@@ -127,6 +122,15 @@ def check_cluster(
     ]
 
 
-def without_patient(found: Iterable[Breach]) -> list[Breach]:
-    """Those that are never right, not even for a while."""
-    return [breach for breach in found if not RULES[breach.rule].patient]
+def breaches(cluster: Cluster) -> list[Breach]:
+    """Breaches of one reading that a correct cluster never shows, sorted.
+
+    Patient rules are skipped: a `Tracker` over readings of `judge` tells what lasts too long.
+    """
+    return [breach for breach in judge(cluster) if not RULES[breach.rule].patient]
+
+
+def lasting(first: Iterable[Breach], second: Iterable[Breach]) -> list[Breach]:
+    """Breaches that both readings show, whatever their numbers."""
+    again = {(breach.rule, breach.subject) for breach in second}
+    return [breach for breach in first if (breach.rule, breach.subject) in again]

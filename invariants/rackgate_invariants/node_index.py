@@ -1,4 +1,4 @@
-"""Nodes and flavors: where a name leads to, which levels there are, whose labels a node carries."""
+"""Nodes by name and host, the flavors of each node, and the levels of each flavor."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class NodeIndex:
         self._shared: dict[frozenset[str], frozenset[str]] = {}
 
     def uses_quota(self, pod: PodRow) -> bool:
-        """Whether a pod takes quota: it is bound, and has not ended.
+        """Whether a pod uses quota: it is bound, and has not ended.
 
-        One that is being deleted takes some until it is gone, but not on a node that is gone or
-        not ready: nobody there could ever tell that it ended.
+        A pod that is being deleted uses quota until it is gone, except on a node that is gone or
+        not ready, where nobody reports that it ended.
         """
         if not (pod.node and pod.terminating and self.nodes):
             return bool(pod.node)
@@ -47,7 +47,7 @@ class NodeIndex:
         return node is not None and node.ready
 
     def flavors_of_node(self, node: str) -> frozenset[str]:
-        """Flavors whose labels a node carries; nodes with the same flavors share one object."""
+        """Flavors whose labels a node has; nodes with the same flavors share one object."""
         found = self._flavors_by_node.get(node)
         if found is None:
             row = self.nodes.get(node)
@@ -66,15 +66,15 @@ class NodeIndex:
     def path(
         self, levels: tuple[str, ...], domain: Domain, target_levels: tuple[str, ...]
     ) -> Domain | None:
-        """The domain of coarser levels that a domain lies in.
+        """The domain of coarser levels that contains a domain.
 
         Args:
             levels: of `domain`.
             domain: one value per level.
-            target_levels: the levels asked for.
+            target_levels: of the result.
 
         Returns:
-            One value per level of `upto`; None when it cannot be told.
+            One value per target level; None if the node is gone or has other labels.
         """
         if levels[: len(target_levels)] == target_levels:
             return domain[: len(target_levels)]

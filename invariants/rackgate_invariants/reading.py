@@ -1,19 +1,28 @@
-"""Reads a cluster's objects for the checks: one list per kind, small rows."""
+"""Which collections are read, into which rows, and one reading of all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import msgspec
 
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError, TransportError
 from rackgate.runtime import clock
 from rackgate.wire.depth import tolerant
-from rackgate_invariants.invariants import Cluster
-from rackgate_invariants.rows.jobs import mark_unmanaged
-from rackgate_invariants.rows.sources import JOBS, SOURCES, Source
+from rackgate_invariants.cluster import Cluster
+from rackgate_invariants.rows.jobs import job_row, jobset_row, mark_unmanaged, raycluster_row
+from rackgate_invariants.rows.projections import Decode, node_row, pod_row
+from rackgate_invariants.rows.queues import (
+    cluster_queue_row,
+    flavor_row,
+    local_queue_row,
+    topology_row,
+)
+from rackgate_invariants.rows.workloads import workload_row
 
 TRIES = 3
 
@@ -32,16 +41,15 @@ async def read_cluster(
     unmanaged: frozenset[str] = frozenset(),
     on_page: Callable[[str, int], None] = lambda _kind, _count: None,
 ) -> Cluster:
-    """One reading of everything the invariants speak of.
+    """One reading of everything that the rules need.
 
-    The lists are read one after another. What may not be listed, or is not served, is named in
-    `unread`.
+    The lists are read one after another. `unread` names what may not be listed or is not served.
 
     Args:
         client: only asked to list.
         namespace: of namespaced kinds only this one; all by default.
-        unmanaged: namespaces whose jobs are left alone.
-        on_page: called with a kind and a number of objects whenever a page has come.
+        unmanaged: namespaces whose jobs are not managed.
+        on_page: called with the plural and the number of objects of each page.
 
     Raises:
         KubeError: the API server does not answer, or not in this way.
@@ -61,10 +69,10 @@ async def read_cluster(
 
 
 async def is_absent(client: Client, source: Source, error: KubeError) -> bool:
-    """Whether a collection was refused because the cluster serves no such kind.
+    """Whether a collection was rejected because the cluster serves no such kind.
 
-    A right is missing for what is not there, too, and is asked for first; so the API group is
-    looked for, which needs none.
+    The API server checks the right first, also for kinds that it does not serve. The API group is
+    discovered instead, which needs no right.
     """
     if not source.optional or not isinstance(error, ForbiddenError | NotFoundError):
         return False
@@ -81,7 +89,7 @@ async def is_absent(client: Client, source: Source, error: KubeError) -> bool:
 
 
 def unreadable_reason(source: Source, error: KubeError) -> str:
-    """Why a collection could not be read, in words."""
+    """Why a collection could not be read."""
     if isinstance(error, NotFoundError):
         return f"the cluster has no {source.resource.full_name}"
     return f"{source.resource.plural} may not be listed"
@@ -98,7 +106,7 @@ def _items(source: Source, page: bytes) -> tuple[msgspec.Raw, ...]:
 async def _rows(
     client: Client, source: Source, namespace: str | None, on_page: Callable[[str, int], None]
 ) -> list[Any]:
-    """All objects of a collection; from the start again when the list ran out of time."""
+    """All objects of a collection; starts again if the list expired."""
     for attempt in range(TRIES):
         rows: list[Any] = []
         try:
@@ -112,3 +120,53 @@ async def _rows(
         else:
             return rows
     return []
+
+
+# Pods that have ended hold nothing, and in many clusters they are most of all pods.
+NOT_ENDED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One collection.
+
+    Attributes:
+        attribute: of `Cluster` that gets the rows.
+        optional: a cluster that does not serve the kind has no objects of it.
+    """
+
+    attribute: str
+    resource: kinds.Resource
+    decode: Decode[Any]
+    params: dict[str, str] = field(default_factory=dict)
+    optional: bool = False
+
+    def path(self, namespace: str | None) -> str:
+        """The URL path of the collection."""
+        return self.resource.path(namespace if self.resource.namespaced else None)
+
+    def row(self, raw: bytes | msgspec.Raw) -> Any:
+        """The row of one object; None for one that the services cannot decode either."""
+        try:
+            return self.decode(raw)
+        except msgspec.MsgspecError:
+            return None
+
+
+# In the order of reading. Workloads are read after pods: an admission comes before the pods that
+# it ungates, so this order shows no pod without its admission.
+SOURCES: Final = (
+    Source("nodes", kinds.NODES, node_row),
+    Source("topologies", kinds.TOPOLOGIES, topology_row),
+    Source("flavors", kinds.FLAVORS, flavor_row),
+    Source("pods", kinds.PODS, pod_row, NOT_ENDED),
+    Source("workloads", kinds.WORKLOADS, workload_row),
+    Source("jobs", kinds.JOBS, job_row),
+    Source("jobsets", kinds.JOBSETS, jobset_row, optional=True),
+    Source("rayclusters", kinds.RAY_CLUSTERS, raycluster_row, optional=True),
+    Source("local_queues", kinds.LOCAL_QUEUES, local_queue_row),
+    Source("cluster_queues", kinds.CLUSTER_QUEUES, cluster_queue_row),
+)
+# Attributes that hold jobs.
+JOBS: Final = ("jobs", "jobsets", "rayclusters")
+ESSENTIAL: Final = (kinds.PODS, kinds.WORKLOADS, kinds.JOBS)

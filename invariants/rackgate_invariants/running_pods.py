@@ -1,7 +1,6 @@
-"""What lives: the bound pods of one job that have not ended, told from pods alone.
+"""The bound pods of one job that have not ended, counted from pods alone.
 
-What a Workload was granted is not asked here, except which of several flavors is meant where the
-labels of a node fit more than one.
+Admissions are not read here, except to choose a flavor where the labels of a node fit several.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ Shape = tuple[str, Amounts, frozenset[str]]
 
 @dataclass(slots=True)
 class RunningPods:
-    """Pods of one job that live, counted by shape.
+    """Running pods of one job, counted by shape.
 
     Attributes:
-        staying: those that are not being deleted.
-        leaving: those that are.
+        non_terminating: those that are not being deleted.
+        terminating: those that are.
         bound_at: when the latest of them was bound.
     """
 
@@ -38,22 +37,15 @@ class RunningPods:
         """How many pods."""
         return self.non_terminating.total() + self.terminating.total()
 
-    def by_podset(self) -> Counter[str]:
-        """Pods that are not being deleted, by PodSet."""
-        found: Counter[str] = Counter()
-        for (podset, _, _), count in self.non_terminating.items():
-            found[podset] += count
-        return found
-
     def requests(self, podset: str) -> set[Amounts]:
-        """What single pods of a PodSet ask for."""
+        """The distinct requests of the pods of a PodSet."""
         return {
             asked for name, asked, _ in (*self.non_terminating, *self.terminating) if name == podset
         }
 
 
 def podset_of(pod: PodRow, job: JobRow | None, podset_by_child_job: Mapping[str, str]) -> str:
-    """The PodSet of a pod: as its controller says, or as its labels do where that has several.
+    """The PodSet of a pod: by its controller, or by its labels if that has several.
 
     Args:
         pod: of the job.
@@ -75,7 +67,7 @@ def count_running_pods(
     podset_by_child_job: Mapping[str, str],
     node_index: NodeIndex,
 ) -> RunningPods:
-    """What lives of the pods of one job; a pod of another namespace is not its own."""
+    """Count the pods of one job; a pod of another namespace is not one of its own."""
     found = RunningPods()
     alone = not podset_by_child_job and job is not None and job.kind == "Job"
     for pod in pods:
@@ -92,25 +84,25 @@ def count_running_pods(
 
 @dataclass(slots=True)
 class FlavorResolver:
-    """Which flavor the pods of one job take of each resource.
+    """Which flavor the pods of one job use of each resource.
 
     Attributes:
         offered: flavors of the ClusterQueue by resource, in its order.
-        given: flavor by PodSet and resource, as an admission names it.
+        assigned: flavor by PodSet and resource, from the admission.
     """
 
     offered: Mapping[str, tuple[str, ...]]
     assigned: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def add_assigned(self, podsets: Iterable[PodSetRow]) -> None:
-        """What was given to PodSets counts where several flavors fit a node."""
+        """Prefer the flavors of an admission where several fit a node."""
         for podset in podsets:
             for resource, flavor in podset.flavors.items():
                 self.assigned[podset.name, resource] = flavor
                 self.assigned.setdefault(("", resource), flavor)
 
     def amounts(self, counts: Mapping[Shape, int]) -> Counter[tuple[str, str]]:
-        """What pods take, by flavor and resource; resources without quota are left out."""
+        """What pods use, by flavor and resource; resources without quota are left out."""
         found: Counter[tuple[str, str]] = Counter()
         for (podset, requests, node_flavors), count in counts.items():
             for resource, amount in (*requests, (PODS, 1)):
@@ -120,15 +112,15 @@ class FlavorResolver:
         return found
 
     def _flavor(self, podset: str, resource: str, node_flavors: frozenset[str]) -> str:
-        """The queue's flavor that a node is of; where several fit, the one that was given."""
+        """The queue's flavor of a node; of several the assigned one, else the first."""
         offered = self.offered.get(resource, ())
-        given = self.assigned.get((podset, resource)) or self.assigned.get(("", resource), "")
+        assigned = self.assigned.get((podset, resource)) or self.assigned.get(("", resource), "")
         fitting = [name for name in offered if name in node_flavors] or offered
-        return given if given in fitting or not fitting else fitting[0]
+        return assigned if assigned in fitting or not fitting else fitting[0]
 
 
 def flavors_by_resource(queue: QueueRow | None) -> dict[str, tuple[str, ...]]:
-    """FlavorResolver of a ClusterQueue by resource, in its order."""
+    """Flavors of a ClusterQueue by resource, in its order."""
     found: dict[str, list[str]] = defaultdict(list)
     for flavor, resource in queue.nominal if queue is not None else ():
         found[resource].append(flavor)

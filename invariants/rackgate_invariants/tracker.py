@@ -1,8 +1,8 @@
-"""When a breach counts: pure bookkeeping over readings of a cluster that moves.
+"""When a breach counts.
 
-Objects of several kinds are never read at one moment, so what one reading shows may never have
-been so. A breach counts when it stays: for a moment where a correct cluster never shows it, with
-patience where a correct cluster shows it for a while.
+Objects of several kinds are never read at one moment, so one reading of a changing cluster may show
+what never was. A breach counts when it lasts: for a moment if a correct cluster never shows it, and
+longer (`patience_s`) if a correct cluster shows it for a while.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from rackgate_invariants.rules.catalog import RULES, Breach
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A breach began to count, or ended.
+    """A breach started to count, or ended.
 
     Attributes:
-        since: Unix time from which it was seen, or from which the objects tell of it.
+        since: Unix time since which it was seen, or since which the objects show it.
         at: Unix time of the reading that showed the change.
     """
 
@@ -38,13 +38,13 @@ class _TrackedBreach:
 
 @dataclass(slots=True)
 class Tracker:
-    """Remembers what is seen until it counts, and what counts until it is gone.
+    """Remembers breaches from the first reading that shows them to the last.
 
     Attributes:
-        min_duration_s: how long a breach must stay.
-        patience_s: how long one must stay that a correct cluster shows for a while.
-        hasty: what the objects tell of the time before the first reading counts, too. They do not
-            tell of what vanished (a pod that had the place until now), so who can wait sees more.
+        min_duration_s: how long a breach must last.
+        patience_s: how long a breach of a patient rule must last.
+        trust_object_times: count the time before the first reading, as the objects tell it. They
+            do not tell what vanished (a pod that used the domain until now), so `--watch` does not.
         total: breaches that ever counted.
     """
 
@@ -55,7 +55,7 @@ class Tracker:
     _seen: dict[tuple[str, str], _TrackedBreach] = field(default_factory=dict)
 
     def update(self, now: float, found: Iterable[Breach]) -> list[Change]:
-        """Take one reading.
+        """Add one reading.
 
         Args:
             now: Unix time of the reading.
@@ -71,17 +71,17 @@ class Tracker:
         return [change for change in changes if change is not None]
 
     def event(self, now: float, breach: Breach) -> Change:
-        """Take something that happened once and cannot end."""
+        """Add a breach that happened once and cannot end."""
         self.total += 1
         return Change(breach, now, now)
 
     def reset_unconfirmed(self) -> None:
-        """Readings stopped for a while: what did not count yet has to stay anew."""
+        """After a pause: breaches that do not count yet start again."""
         self._seen = {key: seen for key, seen in self._seen.items() if seen.counts}
 
     @property
     def active_breaches(self) -> list[Breach]:
-        """Breaches that count and were there in the last reading."""
+        """Breaches that count and that the last reading shows."""
         return sorted(seen.breach for seen in self._seen.values() if seen.counts)
 
     def _end(self, key: tuple[str, str], seen: _TrackedBreach, now: float) -> Change | None:
@@ -95,7 +95,7 @@ class Tracker:
             return None
         since = seen.first
         if RULES[breach.rule].patient:
-            # What the objects tell may also begin later than seen first: they moved on.
+            # The objects may also show it since later than it was seen first: they changed.
             since = breach.since or seen.first
             since = since if self.trust_object_times else max(since, seen.first)
             if now - since < self.patience_s:

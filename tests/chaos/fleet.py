@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from rackgate_cli.controlplane import ports, readiness
+from rackgate_cli.controlplane import ports, processes
 from tests.support.cluster import until
 from tests.support.playground import SERVICES, Playground
 from tests.support.proxy import Proxy, ProxyListener
@@ -55,7 +55,7 @@ class Replica:
 
     async def ready(self) -> bool:
         """Whether it says so of itself."""
-        return await asyncio.to_thread(readiness.answer, self.health_url, None) is None
+        return await asyncio.to_thread(processes.answer, self.health_url, None) is None
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process, if it is there."""

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
-from rackgate_invariants.invariants import Breach, Cluster, breaches, lasting
+from rackgate_invariants.cluster import Cluster
+from rackgate_invariants.judge import breaches, lasting
 from rackgate_invariants.reading import read_cluster
+from rackgate_invariants.rules.catalog import Breach
 
 EVERY_S = 0.5
 

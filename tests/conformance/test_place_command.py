@@ -43,7 +43,7 @@ SCENARIO = {
     [
         (b"{", "truncated"),
         (b"\xff\xfe", "the file is not UTF-8: invalid start byte"),
-        (b"\x1f\x8b\x08broken", "is not a whole gzip file"),
+        (b"\x1f\x8b\x08broken", "is not a complete gzip file"),
         (
             b'{"format": "tas-scenario/9", "scenarios": []}',
             'format: "tas-scenario/9": must be "tas-scenario/1"',

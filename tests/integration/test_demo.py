@@ -19,10 +19,10 @@ import pytest
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
+from rackgate_cli.demo.job import SECOND, THIRD
 from rackgate_cli.demo.jobset import EVAL, JOBS, NEXT, PODS_PER_JOB, TRAIN, rank_of
 from rackgate_cli.demo.raycluster import LAST
-from rackgate_cli.demo.scene import RAY_NAME
-from rackgate_cli.demo.story import SECOND, THIRD, completion_index
+from rackgate_cli.demo.story import RAY_NAME, completion_index
 from rackgate_cli.locations import STATE_VARIABLE, deploy_dir
 from rackgate_cli.playground.playground import open_client
 from tests.support.objects import BLOCK, RACK
@@ -122,7 +122,7 @@ async def test_make_demo_tells_its_story_to_the_end(state: Path) -> None:
         "submit train-b",
         "submit train-c",
     ]
-    assert any(line.startswith("train-c waits (TopologyPlacementFailed): ") for line in lines)
+    assert any(line.startswith("train-c pending (TopologyPlacementFailed): ") for line in lines)
     letters = {SECOND.name: SECOND.letter, THIRD.name: THIRD.letter}
 
     def cell(pod: Object) -> str:
@@ -141,7 +141,7 @@ async def test_make_demo_tells_its_story_to_the_end(state: Path) -> None:
 @pytest.mark.requirement("USR-06", "USR-07")
 async def test_the_demo_of_jobsets_tells_its_story_to_the_end(state: Path) -> None:
     lines = told(state, str(BIN / "rackgate"), "demo", "--kind", "jobset")
-    assert any(line.startswith(f"{NEXT} waits: ") for line in lines)
+    assert any(line.startswith(f"{NEXT} is pending: ") for line in lines)
     letters = {EVAL: "B", NEXT: "C"}
 
     def cell(pod: Object) -> str:

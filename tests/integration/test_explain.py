@@ -205,4 +205,4 @@ async def test_a_manifest_is_explained_before_it_is_submitted(
     assert "spec.template.metadata.annotations[" in text
     code, text = await about(job("train", 4, queue=None))
     assert code == 0
-    assert "Rackgate leaves it alone" in text
+    assert "Rackgate does not manage it" in text

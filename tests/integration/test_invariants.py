@@ -133,7 +133,7 @@ async def test_a_sound_cluster_passes_and_each_breach_is_named(
     places = await cluster.places("train", 3)
     code, out = await run(playground, "-n", cluster.namespace)
     assert code == 0, out
-    assert "checked 3 pods of 1 governed Job and 1 Workload" in out
+    assert "checked 3 pods of 1 managed Job and 1 Workload" in out
     watching = await start(playground, "--watch", "--json", "--interval", "0.2", "--settle", "1")
     try:
         await until("the watch has begun", lambda: _begun(watching))

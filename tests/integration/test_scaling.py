@@ -13,7 +13,7 @@ from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate_cli.controlplane.ports import LOOPBACK
 from rackgate_cli.controlplane.state import StateFolder
-from rackgate_invariants.invariants import breaches, lasting
+from rackgate_invariants.judge import breaches, lasting
 from rackgate_invariants.reading import read_cluster
 from rackgate_ungater.shards.handover import SHARDS, lease_name
 from tests.support.cluster import Cluster, until

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rackgate.api import names
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_invariants.invariants import Cluster
+from rackgate_invariants.cluster import Cluster
 from rackgate_invariants.rows.rows import (
     Counts,
     FlavorRow,

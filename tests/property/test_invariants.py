@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rackgate_invariants.cluster_state import ClusterState
-from rackgate_invariants.invariants import breaches, judge
+from rackgate_invariants.judge import breaches, judge
 from rackgate_invariants.rows.rows import Counts, JobRow, PodRow, PodSetRow, WorkloadRow
 from tests.property.invariants_world import QUEUE, Correct, Life
 from tests.support.sound_cluster import OF_STATUS

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rackgate_invariants.cluster_state import ClusterState
-from rackgate_invariants.invariants import breaches, judge
+from rackgate_invariants.judge import breaches, judge
 from rackgate_invariants.rules.workload_slices import check_growth
 from tests.property.slices_world import Resizing
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rackgate.api import names
-from rackgate_invariants.invariants import Breach, Cluster
+from rackgate_invariants.cluster import Cluster
 from rackgate_invariants.judge import judge
-from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.reading import SOURCES
+from rackgate_invariants.rules.catalog import Breach
 
 Object = dict[str, Any]
 OF_STATUS = ("queue-counts", "local-queue-counts", "uncharged")

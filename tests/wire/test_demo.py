@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from rackgate.api.resources import JOBS, NODES, PODS, WORKLOADS, Resource
-from rackgate_cli.demo.demo import DemoState, not_ready_components
-from rackgate_cli.demo.story import BLOCK, FIRST, RACK
+from rackgate_cli.demo.demo import not_ready_components
+from rackgate_cli.demo.job import FIRST, JobStory
+from rackgate_cli.demo.story import BLOCK, RACK
 from tests.support.apiserver import FakeApiServer
 
 HOST = {"name": "n", "labels": {BLOCK: "b1", RACK: "r1"}}
@@ -17,13 +20,13 @@ HOST = {"name": "n", "labels": {BLOCK: "b1", RACK: "r1"}}
 Objects = tuple[Resource, dict[str, Any]]
 
 
-async def look(*objects: Objects) -> tuple[DemoState, list[str]]:
+async def look(*objects: Objects) -> tuple[JobStory, list[str]]:
     """What the demo sees of these objects, and which of them are in its way."""
     async with FakeApiServer() as server:
         for kind, obj in objects:
             server.put(kind, obj)
         client = server.client()
-        stage = DemoState(client)
+        stage = JobStory(client, Console(file=io.StringIO()), limit_s=1)
         await stage.refresh()
         foreign = await stage.foreign()
         await client.close()
@@ -68,7 +71,7 @@ async def state_with(*pods: dict[str, Any]) -> str:
 
 async def test_a_job_whose_pods_are_still_gated_is_not_called_running() -> None:
     gated = [pod(rank) for rank in range(FIRST.count)]
-    assert await state_with(*gated) == "admitted, pods are released"
+    assert await state_with(*gated) == "admitted, its pods are being ungated"
     bound = [pod(rank, "Running", "n") for rank in range(FIRST.count)]
     assert await state_with(*bound) == "running"
 

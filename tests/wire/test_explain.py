@@ -101,7 +101,7 @@ async def test_a_job_that_has_no_workload_yet_is_explained_all_the_same(desk: De
     desk.world.submit("train", 5, required=RACK)
     found = await desk.named("train")
     assert (found.state, found.fits) == ("notSubmitted", False)
-    assert "made no Workload" in found.warnings[0]
+    assert "No Workload exists yet" in found.warnings[0]
     desk.world.submit("alone", 1, queue=None)
     assert (await desk.named("alone")).state == "ungoverned"
 
@@ -190,14 +190,17 @@ async def test_what_placement_does_not_need_may_be_forbidden(desk: Desk) -> None
     found = await desk.manifest(objects.job("train", 4, required=RACK))
     assert found.fits is True
     assert sorted(found.warnings) == [
-        "admissionchecks cannot be listed and count as absent",
-        "priorityclasses cannot be listed and count as absent",
+        "admissionchecks cannot be listed and are ignored",
+        "priorityclasses cannot be listed and are ignored",
     ]
 
 
 @pytest.mark.parametrize(
     ("code", "reason", "words"),
-    [(403, "Forbidden", "nodes cannot be listed"), (404, "NotFound", "is Rackgate installed")],
+    [
+        (403, "Forbidden", "nodes cannot be listed"),
+        (404, "NotFound", "check that Rackgate is installed"),
+    ],
 )
 async def test_what_placement_needs_must_be_readable(
     desk: Desk, code: int, reason: str, words: str

@@ -15,9 +15,9 @@ from rackgate_cli.errors import CommandError
 from rackgate_cli.explain.explainer import WorkloadExplainer
 from rackgate_cli.explain.view import blocks
 from rackgate_cli.tables import plain
-from rackgate_invariants.invariants import Breach, breaches
-from rackgate_invariants.judge import judge
+from rackgate_invariants.judge import breaches, judge
 from rackgate_invariants.reading import read_cluster
+from rackgate_invariants.rules.catalog import Breach
 from tests.support import composite_jobs as composite
 from tests.support.apiserver import Fault
 from tests.wire.assigner_world import NAMESPACE, eventually
@@ -56,7 +56,7 @@ async def test_a_jobset_is_explained_by_its_name(world: ElasticWorld) -> None:
     put(world, kinds.JOBSETS, document)
     early = await explained(world, "train")
     assert (early.state, early.job_kind) == ("notSubmitted", "JobSet")
-    assert "the JobSet is there, but the assigner has made no Workload" in early.warnings[0]
+    assert "No Workload exists yet for this JobSet" in early.warnings[0]
     async with replica(world):
         await eventually(lambda: bool(world.workloads()))
     found = await explained(world, "train")
@@ -94,15 +94,13 @@ async def test_a_cluster_that_grows_tells_what_its_slices_wait_for(world: Elasti
     assert (head.asked, head.granted, head.waiting, head.because) == (1, 1, 0, "")
     assert (small.asked, small.granted, small.waiting, len(small.slices)) == (8, 6, 2, 2)
     assert found.summary.startswith(
-        "It is admitted, and grows: small asked 8, granted 6, waiting for 2 because "
+        "It is admitted, and scales up: small requested 8, admitted 6, pending 2 because "
     )
     assert "cpu of the quota of flavor plain are missing" in found.summary
     assert found.quota
     (change,) = found.changes
-    assert (
-        change.text == "8 more cpu of quota in flavor plain: what is in use there is this job's own"
-    )
-    assert "RESIZE PODSET ASKED GRANTED WAITING BECAUSE SLICES" in text(found)
+    assert change.text == "8 more cpu of quota in flavor plain: this job itself uses the rest"
+    assert "RESIZE PODSET REQUESTED ADMITTED PENDING REASON SLICES" in text(found)
     piece = await explained(world, small.slices[0].partition("/")[2])
     assert (piece.state, piece.job_kind) == ("waiting", "Workload")
     assert "pending, of Workload team/" in text(piece)

@@ -25,7 +25,7 @@ from rackgate_cli.invariants import run as running
 from rackgate_cli.invariants.follow import ClusterFollower, FollowCallbacks
 from rackgate_cli.invariants.probe import unreadable_collections
 from rackgate_invariants.cluster_state import ClusterState
-from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.reading import SOURCES
 from rackgate_invariants.tracker import Change, Tracker
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.objects import mutating_configuration
@@ -133,7 +133,7 @@ async def test_a_sound_cluster_is_read_once_and_passes(
     assert await checked(server) == 0
     told = capsys.readouterr()
     assert told.err == ""
-    assert told.out == "checked 3 pods of 1 governed Job and 1 Workload on 4 nodes: no breach\n"
+    assert told.out == "checked 3 pods of 1 managed Job and 1 Workload on 4 nodes: no breach\n"
     assert {request.method for request in server.requests} == {"GET"}
     listed = [request.path for request in server.requests]
     assert len(listed) == len(set(listed)), "nothing was found, so nothing is read again"
@@ -183,7 +183,7 @@ async def test_a_job_in_a_namespace_that_is_not_managed_runs_as_it_likes(
     managed = {"rackgate.dev/managed-jobs": "true"}
     server.put(kinds.MUTATING_CONFIGS, mutating_configuration(managed))
     assert await checked(server, *words) == 0
-    assert "0 governed Jobs" in spelled(capsys.readouterr().out)
+    assert "0 managed Jobs" in spelled(capsys.readouterr().out)
     server.put(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE, "labels": managed}})
     assert await checked(server, *words) == 1
 

@@ -20,7 +20,7 @@ from rackgate_cli.invariants import probe as probing
 from rackgate_cli.invariants import run as running
 from rackgate_cli.invariants.follow import ClusterFollower, FollowCallbacks
 from rackgate_invariants.cluster_state import ClusterState
-from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.reading import SOURCES
 from rackgate_invariants.tracker import Change, Tracker
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.sound_cluster import NAMESPACE, NOW, pod, sound
@@ -53,7 +53,7 @@ async def test_a_namespace_that_is_not_there_is_told_from_an_empty_one(
     server.put(kinds.NAMESPACES, {"metadata": {"name": "empty"}})
     assert await checked(server, "-n", "empty") == 0
     found = capsys.readouterr().out
-    assert "checked 0 pods of 0 governed Jobs and 0 Workloads on 4 nodes: no breach" in found
+    assert "checked 0 pods of 0 managed Jobs and 0 Workloads on 4 nodes: no breach" in found
     with pytest.raises(CommandError, match='there is no namespace "taem": nothing was checked'):
         await checked(server, "-n", "taem")
 
@@ -77,7 +77,7 @@ async def test_nothing_in_a_namespace_that_may_not_be_asked_for_is_warned_of(
     ]
     assert await checked(server, "-n", "taem", "--json") == 0
     (warning,) = json.loads(capsys.readouterr().out)["warnings"]
-    assert warning == "nothing is there, and whether there is such a namespace may not be asked"
+    assert warning == "no objects were found, and the namespace may not be read: does it exist?"
     assert await checked(server, "-n", NAMESPACE, "--json") == 0
     assert json.loads(capsys.readouterr().out)["warnings"] == []
 
@@ -366,4 +366,4 @@ async def test_a_parent_that_grows_without_a_slice_is_seen_between_two_versions(
         server.put(kinds.WORKLOADS, story.workload)
         await until(lambda: "grown-without-slice" in [o.breach.rule for o in watching.changes])
     grown = [one.breach for one in watching.changes if one.breach.rule == "grown-without-slice"]
-    assert [one.found for one in grown] == ["grew by 1 pods, the slices settled with it have 0"]
+    assert [one.found for one in grown] == ["grew by 1 pods, the slices merged with it have 0"]

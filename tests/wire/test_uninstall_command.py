@@ -239,7 +239,7 @@ async def test_a_namespace_that_has_anything_of_others_is_kept_with_it(
     survey, done = await uninstalled(world)
     assert survey.shared == [f"{kind.kind} rackgate-like"]
     said = "\n".join(plan(survey, "leave", delete_crds=False))
-    assert f"Namespace {SYSTEM} stays: it has {kind.kind} rackgate-like" in said
+    assert f"Namespace {SYSTEM} stays: it also contains {kind.kind} rackgate-like" in said
     assert there(world, {theirs}) == {theirs}
     assert world.get(kinds.NAMESPACES, SYSTEM) is not None
     left = {one for one in there(world, put) if one[0] != kinds.NAMESPACES}

@@ -1,4 +1,4 @@
-"""Starting and ending the components of one control plane."""
+"""Starting and stopping the components of one control plane."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rackgate_cli.controlplane import ports, processes, readiness
+from rackgate_cli.controlplane import ports, processes
 from rackgate_cli.controlplane.binaries.versions import COMPONENTS, STAGES
 from rackgate_cli.controlplane.flags import Site, arguments
 from rackgate_cli.controlplane.processes import ProcessRecord
@@ -16,16 +16,16 @@ from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.errors import CommandError
 
-# One that exits is told at once; a full machine starts the others in minutes.
+# A component that exits is reported at once; a busy machine starts the others in minutes.
 READY_LIMIT_S: Final = 300.0
-# A service that is killed leaves Leases that have to run out first.
+# A service that is killed keeps its Leases until they expire.
 GRACE_S: Final = 15.0
-# It would wait a minute for watches that nobody ends.
+# It would wait a minute for open watches.
 APISERVER_GRACE_S: Final = 2.0
 PORTS_FREE_LIMIT_S: Final = 10.0
 
-# What components see of the user's environment: nothing that could change their settings, as
-# ETCD_* variables or proxies would.
+# The environment of components: nothing that could change their settings, such as ETCD_*
+# variables or proxies.
 _KEPT_VARIABLES: Final = ("HOME", "PATH", "TMPDIR", "GOMAXPROCS", "GOMEMLIMIT", "GOGC")
 _PORTS: Final = {"etcd-peer": "etcd", **{name: name for name in COMPONENTS}}
 
@@ -43,7 +43,7 @@ class Cluster:
         self.playground = playground
         self._manifests = manifests
         self._progress = progress
-        self._children: dict[str, tuple[readiness.Child, ProcessRecord]] = {}
+        self._children: dict[str, tuple[processes.Child, ProcessRecord]] = {}
 
     def running(self, name: str) -> ProcessRecord | None:
         """Return the record of a component that runs, else None."""
@@ -54,8 +54,7 @@ class Cluster:
         """Start what does not run, restart what runs with other arguments, wait until ready.
 
         Raises:
-            CommandError: a component exited or did not become ready; what this call started
-                runs on, see `abandon`.
+            CommandError: a component exited or did not become ready; `abandon` stops the others.
         """
         from rackgate_cli.controlplane import pki
 
@@ -88,7 +87,7 @@ class Cluster:
             wanted: name -> (full command line, URL that answers 200 when ready).
             env: environment; by default one without the user's own settings.
         """
-        waiting: dict[str, tuple[readiness.Child | None, ProcessRecord]] = {}
+        waiting: dict[str, tuple[processes.Child | None, ProcessRecord]] = {}
         for name, (argv, url) in wanted.items():
             record = self.running(name)
             if record is not None:
@@ -96,13 +95,13 @@ class Cluster:
                 continue
             waiting[name] = self._spawn(name, argv, url, env)
         if waiting:
-            contexts = readiness.tls_contexts(self.folder.pki)
-            readiness.await_ready(waiting, contexts, READY_LIMIT_S)
+            contexts = processes.tls_contexts(self.folder.pki)
+            processes.await_ready(waiting, contexts, READY_LIMIT_S)
             self._progress.say(f"ready: {', '.join(waiting)}")
 
     def _spawn(
         self, name: str, argv: Sequence[str], url: str, env: Mapping[str, str] | None
-    ) -> tuple[readiness.Child, ProcessRecord]:
+    ) -> tuple[processes.Child, ProcessRecord]:
         log = self.folder.logs / f"{name}.log"
         try:
             child, record = processes.spawn(
@@ -116,18 +115,18 @@ class Cluster:
         return child, record
 
     def end(self, names: Sequence[str]) -> None:
-        """End the named processes if they run, and forget them.
+        """Stop the named processes and remove their records.
 
         Raises:
-            CommandError: one of them cannot be ended.
+            CommandError: one of them cannot be stopped.
         """
         grace_s = APISERVER_GRACE_S if "kube-apiserver" in names else GRACE_S
         records = [r for name in names if (r := self.playground.processes.get(name)) is not None]
         for name in processes.end(records, grace_s=grace_s):
-            self._progress.say(f'"{name}" did not end in {grace_s:.0f} s and was killed')
+            self._progress.say(f'"{name}" did not stop within {grace_s:.0f} s and was killed')
         for record in records:
             if processes.alive(record):
-                raise CommandError(f'cannot end "{record.name}", process {record.pid}')
+                raise CommandError(f'cannot stop "{record.name}", process {record.pid}')
             self.playground.processes.pop(record.name, None)
             child, _ = self._children.pop(record.name, (None, None))
             if child is not None:
@@ -135,10 +134,10 @@ class Cluster:
         self.folder.save(self.playground)
 
     def end_all(self) -> None:
-        """End every recorded process, dependants first, and wait until the ports are free.
+        """Stop every recorded process, dependents first, and wait until the ports are free.
 
         Raises:
-            CommandError: a process or a port stays.
+            CommandError: a process or a port is left.
         """
         services = [name for name in self.playground.processes if name not in COMPONENTS]
         for stage in (services, *reversed(STAGES)):
@@ -148,7 +147,7 @@ class Cluster:
             raise CommandError(f"ports still in use: {', '.join(map(str, sorted(busy)))}")
 
     def abandon(self) -> None:
-        """End what this object started, after a failure."""
+        """Stop what this object started, after a failure."""
         self.end([name for name in self._children if name not in COMPONENTS])
         for stage in reversed(STAGES):
             self.end([name for name in stage if name in self._children])
@@ -187,7 +186,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _ports(self, names: Sequence[str]) -> Iterator[None]:
-        """Hold the ports of what is about to start; the same as before where they are free."""
+        """Reserve the ports of what is about to start, the previous ones if they are free."""
         known = self.playground.ports
         wanted = {
             port: known.get(port)

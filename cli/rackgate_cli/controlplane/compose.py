@@ -1,7 +1,7 @@
-"""docker-compose.yaml: the playground's control plane and the services, as containers.
+"""docker-compose.yaml: the playground's control plane and the services as containers.
 
-Everything but `docker-compose.yaml` itself is shared with the playground: flags, authorities,
-manifests, installation. Write the file anew with
+Flags, certificate authorities, manifests and installation are those of the playground. Generate
+the file with
 
     python -m rackgate_cli.controlplane.compose write docker-compose.yaml
 
@@ -30,8 +30,8 @@ from rackgate_cli.controlplane.binaries.versions import (
     SERVICES,
 )
 from rackgate_cli.controlplane.flags import Site, arguments
+from rackgate_cli.controlplane.install import client_with_certificate
 from rackgate_cli.controlplane.services import CONFIG_VERSION
-from rackgate_cli.controlplane.setup import client_with_certificate
 from rackgate_cli.locations import deploy_dir
 
 STATE: Final = "/state"
@@ -99,7 +99,7 @@ def _component(image: str, program: str, flags: Sequence[str]) -> Service:
         "image": image,
         "entrypoint": [program],
         "command": list(flags),
-        # A component that comes before the one it talks to ends, and is started again.
+        # A component that starts before its dependencies exits, and is restarted.
         "restart": "unless-stopped",
         "user": "0",
         "volumes": [f"state:{STATE}:ro", f"./deploy/controlplane:{MANIFESTS}:ro"],

@@ -1,4 +1,4 @@
-"""What a fresh playground holds: simulated nodes in blocks and racks, one flavor, one queue."""
+"""The objects of a new playground: simulated nodes in blocks and racks, one flavor, one queue."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Document = dict[str, Any]
 def node_documents(count: int) -> list[Document]:
     """Return `count` simulated nodes, filled rack by rack and block by block.
 
-    64 of them are 2 blocks x 4 racks x 8 nodes. A node's name tells its place: "b2-r4-n8" is the
-    last one. Rack labels repeat from block to block, as they do in real clusters.
+    64 of them are 2 blocks x 4 racks x 8 nodes. A node's name is its domain: "b2-r4-n8" is the
+    last one. Rack labels repeat from block to block, as in real clusters.
     """
     per_block = NODES_PER_RACK * RACKS_PER_BLOCK
     return [

@@ -1,6 +1,6 @@
-"""The command line of every component, from one description of where things are.
+"""The command line of every component.
 
-The playground and docker-compose.yaml run the same lines; only the `Site` differs.
+The playground and docker-compose.yaml use the same flags; only the `Site` differs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SERVICE_CLUSTER_RANGE: Final = "10.0.0.0/16"
 KWOK_NODE_ANNOTATION: Final = "kwok.x-k8s.io/node=fake"
 KWOK_NODE_ADDRESS: Final = "10.128.0.1"
 
-# A busy machine must not look like a broken node: simulated kubelets renew every few minutes.
+# Simulated kubelets renew every few minutes; a busy machine must not make nodes unhealthy.
 NODE_GRACE_PERIOD: Final = "1h"
 
 
@@ -86,7 +86,7 @@ def _etcd(site: Site) -> list[str]:
         "--peer-client-cert-auth=true",
         "--quota-backend-bytes=8589934592",
         "--log-level=warn",
-        # A playground may lose its last second; a disk shared with builds must not slow it.
+        # A playground may lose its last second of writes, and a busy disk must not slow it.
         "--unsafe-no-fsync=true",
     ]
 
@@ -96,7 +96,7 @@ def _apiserver(site: Site) -> list[str]:
         f"--bind-address={site.bind}",
         f"--secure-port={site.apiserver_port}",
         f"--advertise-address={site.advertise}",
-        # Nothing in a playground reaches the API server through its Service.
+        # Nothing in a playground uses the Service of the API server.
         "--endpoint-reconciler-type=none",
         f"--etcd-servers=https://{site.etcd_host}:{site.etcd_port}",
         f"--etcd-cafile={site.pki}/etcd-ca.crt",
@@ -120,7 +120,7 @@ def _apiserver(site: Site) -> list[str]:
         lines += [
             f"--audit-policy-file={site.manifests}/audit-policy.yaml",
             f"--audit-log-path={site.audit_log}",
-            # Tests read the whole log: no rotation away from the named file.
+            # Tests read the whole log: do not rotate it.
             "--audit-log-maxsize=0",
         ]
     return lines
@@ -138,7 +138,7 @@ def _controller_manager(site: Site) -> list[str]:
         f"--tls-private-key-file={site.pki}/kube-controller-manager.key",
         f"--root-ca-file={site.pki}/ca.crt",
         f"--service-account-private-key-file={site.pki}/service-account.key",
-        # Admission must see the controllers under their own names, as in a real cluster.
+        # Admission policies see the controllers under their own names, as in a real cluster.
         "--use-service-account-credentials=true",
         "--leader-elect=false",
         "--kube-api-qps=1000",

@@ -1,13 +1,17 @@
-"""Putting Rackgate's own objects into a cluster: CRDs, roles, webhooks, nodes, queues, tokens."""
+"""Installs Rackgate into a new control plane: CRDs, roles, webhooks, nodes, queues, tokens.
+
+Imported late: the client takes longer to import than most verbs take to run.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,7 +20,9 @@ import yaml
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
+from rackgate.features import OSMO_POOLS
 from rackgate.kube.client import Client
+from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.errors import (
     ConflictError,
     ForbiddenError,
@@ -27,19 +33,24 @@ from rackgate.kube.errors import (
     TransportError,
     UnprocessableError,
 )
-from rackgate_cli.controlplane.defaults import Document
+from rackgate_cli.controlplane import operators, ports
+from rackgate_cli.controlplane.binaries.versions import KINDS
+from rackgate_cli.controlplane.cluster import Cluster
+from rackgate_cli.controlplane.defaults import QUEUE, Document, node_documents, queue_documents
 from rackgate_cli.controlplane.files import write_private
-from rackgate_cli.controlplane.rights import REVIEWS_PATH, access_reviews
+from rackgate_cli.controlplane.services import token_file, webhook_port
+from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.errors import CommandError
+from rackgate_cli.locations import deploy_dir
 
 T = TypeVar("T")
 
 MANAGER: Final = "rackgate-playground"
 _MAX_CONCURRENT: Final = 32
 _POLL_S: Final = 0.1
-# A machine that is full takes minutes for what takes an idle one seconds.
+# A busy machine takes minutes for what takes an idle one seconds.
 _LIMIT_S: Final = 300.0
-# An API server that has just started, or whose machine stood still, answers soon.
+# An API server that has just started, or whose machine stalled, answers soon.
 _TRANSIENT_ERRORS: Final = (ServerError, TooManyRequestsError, TransportError)
 _TOKEN_LIFETIME_S: Final = 10 * 365 * 24 * 3600
 
@@ -74,7 +85,7 @@ def with_local_webhook(document: Document, base_url: str) -> Document:
 
 
 def with_webhooks_of(registrations: Iterable[Document], patch: Path) -> list[Document]:
-    """Return registrations, one with the webhooks that a patch adds to it, as kustomize does."""
+    """Return webhook configurations, one with the webhooks that a patch adds, as kustomize does."""
     (added,) = documents(patch)
     name, webhooks = added["metadata"]["name"], added["webhooks"]
     return [
@@ -91,7 +102,7 @@ def operator_documents(
     """Return an operator's CRDs and webhooks as they are installed for one that runs locally.
 
     Args:
-        path: manifests that lie beside the program, a JSON list.
+        path: manifests beside the program, a JSON list.
         name: of the operator.
         webhook_url: where it serves its webhooks, without a path; None for no webhooks.
         authority: PEM certificate that signed its serving certificate.
@@ -106,15 +117,15 @@ def operator_documents(
 
 
 def _stored_version_alone(document: Document) -> Document:
-    # Each version's schema costs the API server a second and a hundred megabytes, and the
-    # operators themselves speak the stored one alone.
+    # The schema of each version costs the API server a second and 100 MB, and the operators use
+    # the stored version only.
     spec = document.get("spec", {})
     versions = [version for version in spec.get("versions", ()) if version["storage"]]
     return {**document, "spec": {**spec, "versions": versions}} if versions else document
 
 
 def _operator_webhook(document: Document, name: str, authority: bytes) -> Document:
-    # What its own installer sets: a prefix, and for pods the label of those that are its own.
+    # As its own installer does: a name prefix, and for pods a selector for its own label.
     document["metadata"]["name"] = f"{name}-{document['metadata']['name']}"
     for webhook in document["webhooks"]:
         webhook["clientConfig"]["caBundle"] = base64.b64encode(authority).decode()
@@ -125,10 +136,10 @@ def _operator_webhook(document: Document, name: str, authority: bytes) -> Docume
 
 
 async def apply_all(client: Client, wanted: Iterable[Document]) -> None:
-    """Apply documents side by side, as one field manager, taking over contested fields.
+    """Apply documents concurrently as one field manager, with force.
 
     Raises:
-        CommandError: the API server refused one; names it.
+        CommandError: the API server rejected one; names it.
     """
     gate = asyncio.Semaphore(_MAX_CONCURRENT)
 
@@ -144,7 +155,7 @@ async def _apply(client: Client, document: Document) -> None:
     known = _KINDS.get((document["apiVersion"], document["kind"]))
     label = f'{document["kind"]} "{metadata["name"]}"'
     if known is None:
-        raise CommandError(f"{label} has a kind the playground does not know")
+        raise CommandError(f"{label} has a kind that the playground does not support")
     namespace = metadata.get("namespace", "default") if known.namespaced else None
     path = known.path(namespace, metadata["name"])
     body = json.dumps(document).encode()
@@ -153,7 +164,7 @@ async def _apply(client: Client, document: Document) -> None:
         try:
             await _with_retries(lambda: client.apply(path, body, MANAGER))
         except NotFoundError as error:
-            # A CRD serves its kind a moment after it is established.
+            # A kind is served a moment after its CRD is established.
             if document["apiVersion"] != names.API_VERSION or time.monotonic() > deadline:
                 raise CommandError(f"cannot apply {label}: {error.message}") from error
             await asyncio.sleep(_POLL_S)
@@ -164,7 +175,7 @@ async def _apply(client: Client, document: Document) -> None:
 
 
 async def _with_retries(request: Callable[[], Awaitable[T]]) -> T:
-    """Send a request that may be sent twice, again while the API server fails to answer it."""
+    """Send an idempotent request, and retry it while the API server fails to answer."""
     deadline = time.monotonic() + _LIMIT_S
     while True:
         try:
@@ -176,10 +187,10 @@ async def _with_retries(request: Callable[[], Awaitable[T]]) -> T:
 
 
 async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
-    """Poll until a condition holds; an API server that fails to answer is asked again.
+    """Poll until a condition holds; retries if the API server fails to answer.
 
     Raises:
-        CommandError: it does not within five minutes; names `what`.
+        CommandError: it does not hold within five minutes; names `what`.
     """
     deadline = time.monotonic() + _LIMIT_S
     while True:
@@ -195,7 +206,7 @@ async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def apply_crds(client: Client, deploy: Path, *, osmo: bool = False) -> None:
-    """Apply our CRDs, those of OSMO on wish, and wait until the API server serves them."""
+    """Apply the CRDs, with `osmo` those of OSMO too, and wait until they are served."""
     wanted = documents(deploy / "crds", *([deploy / "osmo" / "crds"] if osmo else []))
     await apply_all(client, wanted)
     await _served(client, wanted)
@@ -204,10 +215,10 @@ async def apply_crds(client: Client, deploy: Path, *, osmo: bool = False) -> Non
 async def put_operator(client: Client, wanted: list[Document]) -> None:
     """Create or replace an operator's objects and wait until its kinds are served.
 
-    Not applied as our own objects are: for schemas of this size that takes twice as long.
+    Not by server-side apply, which takes twice as long for schemas of this size.
 
     Raises:
-        CommandError: the API server refused one; names it.
+        CommandError: the API server rejected one; names it.
     """
     await asyncio.gather(*(_put(client, document) for document in wanted))
     await _served(client, wanted)
@@ -227,7 +238,7 @@ async def _put(client: Client, document: Document) -> None:
         try:
             await _with_retries(write)
         except ConflictError:
-            # It is there already, or the API server wrote what it has made of a CRD.
+            # It exists already, or the API server wrote the status of a CRD.
             answer = await _with_retries(lambda: client.get(kind.path(None, name)))
             stored = json.loads(answer)["metadata"]
             version = {"resourceVersion": stored["resourceVersion"]}
@@ -248,7 +259,7 @@ async def _served(client: Client, wanted: Iterable[Document]) -> None:
     }
 
     async def served() -> bool:
-        # Discovery, not the CRDs' conditions: those come with schemas of megabytes.
+        # By discovery: the CRDs' conditions come with schemas of megabytes.
         for path in sorted({path for path, _ in left}):
             with contextlib.suppress(NotFoundError):
                 for resource in json.loads(await client.get(path))["resources"]:
@@ -261,16 +272,15 @@ async def _served(client: Client, wanted: Iterable[Document]) -> None:
 async def apply_basics(
     client: Client, deploy: Path, webhook_url: str | None, *, osmo: bool = False
 ) -> None:
-    """Apply namespace, roles, admission policies and, with a URL, the webhooks' registration.
+    """Apply namespace, roles, admission policies and, with a URL, the webhook configurations.
 
-    With `osmo` what `deploy/osmo` adds to roles and registration, too. Returns when the API server
-    grants the services what the roles say.
+    With `osmo`, also what `deploy/osmo` adds to them. Returns when the roles are in effect.
     """
     extra = deploy / "osmo"
     more = [extra / "rbac.yaml", extra / "cluster"] if osmo else []
     rbac = documents(deploy / "rbac", deploy / "cluster", *more)
-    spaces = [entry for entry in rbac if entry["kind"] == "Namespace"]
-    await apply_all(client, spaces)
+    namespaces = [entry for entry in rbac if entry["kind"] == "Namespace"]
+    await apply_all(client, namespaces)
     wanted = [entry for entry in rbac if entry["kind"] != "Namespace"]
     hooks = documents(deploy / "webhook")
     for entry in with_webhooks_of(hooks, extra / "webhooks.yaml") if osmo else hooks:
@@ -301,7 +311,7 @@ async def _roles_authorized(client: Client, rbac: list[Document]) -> None:
 
 
 async def nodes_ready(client: Client, wanted: Iterable[str]) -> None:
-    """Wait until the named nodes are ready and no taint keeps pods away."""
+    """Wait until the named nodes are ready and have no taints."""
     left = set(wanted)
 
     async def ready() -> bool:
@@ -315,11 +325,11 @@ async def nodes_ready(client: Client, wanted: Iterable[str]) -> None:
 
 
 async def queue_active(client: Client, name: str) -> None:
-    """Wait until the assigner finds a ClusterQueue complete, with its flavors and Topologies."""
+    """Wait until a ClusterQueue is active, with its flavors and Topologies."""
 
     async def active() -> bool:
         queue = json.loads(await client.get(kinds.CLUSTER_QUEUES.path(None, name)))
-        # One that its user stopped in an earlier run stays as it is.
+        # A queue that its user stopped earlier stays stopped.
         stopped = queue.get("spec", {}).get("stopPolicy", "None") != "None"
         return stopped or _has(queue, "Active")
 
@@ -327,7 +337,7 @@ async def queue_active(client: Client, name: str) -> None:
 
 
 async def webhook_answers(client: Client) -> None:
-    """Wait until a governed Job comes back suspended, which only the webhook does."""
+    """Wait until the webhook suspends a managed Job (dry run)."""
     await until("the API server calls the webhook", lambda: _webhook_suspends(client))
 
 
@@ -364,6 +374,144 @@ async def write_token(client: Client, service: str, path: Path) -> None:
 
 
 def _has(item: dict[str, Any], condition: str) -> bool:
-    # The API server writes null while a CRD's conditions are not there yet.
+    # The API server writes null before a CRD has conditions.
     entries = item.get("status", {}).get("conditions") or ()
     return any(e["type"] == condition and e["status"] == "True" for e in entries)
+
+
+REVIEWS_PATH: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+def access_reviews(rbac: Iterable[Document]) -> list[Document]:
+    """Return a SubjectAccessReview for each right that `rbac` binds to a service account."""
+    rbac = list(rbac)
+    rules = {
+        (entry["kind"], entry["metadata"].get("namespace"), entry["metadata"]["name"]): entry[
+            "rules"
+        ]
+        for entry in rbac
+        if entry["kind"] in ("ClusterRole", "Role")
+    }
+    found = []
+    for entry in rbac:
+        if entry["kind"] not in ("ClusterRoleBinding", "RoleBinding"):
+            continue
+        role, namespace = entry["roleRef"], entry["metadata"].get("namespace")
+        where = namespace if role["kind"] == "Role" else None
+        for subject in entry["subjects"]:
+            if subject["kind"] == "ServiceAccount":
+                user = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
+                # Other roles are built into the cluster.
+                for rule in rules.get((role["kind"], where, role["name"]), ()):
+                    found += [_review(user, asked) for asked in _attributes_of(rule, namespace)]
+    return found
+
+
+def _attributes_of(rule: dict[str, Any], namespace: str | None) -> Iterator[dict[str, str]]:
+    for group, full, name, verb in itertools.product(
+        rule["apiGroups"], rule["resources"], rule.get("resourceNames", ("",)), rule["verbs"]
+    ):
+        resource, _, subresource = full.partition("/")
+        asked = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
+        yield asked | {"name": name, "namespace": namespace or ""}
+
+
+def _review(user: str, asked: dict[str, str]) -> Document:
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": asked},
+    }
+
+
+def prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
+    """Install what the services need before they start: CRDs, roles, webhooks, tokens.
+
+    Raises:
+        CommandError: the API server rejected something.
+    """
+    _run_with_admin_client(_prepare(cluster, nodes, services))
+
+
+def fill(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
+    """Install nodes and queues for the running services, and wait until all are ready.
+
+    Raises:
+        CommandError: the API server rejected something, or something is not ready in time.
+    """
+    _run_with_admin_client(_fill(cluster, nodes, services))
+
+
+def _run_with_admin_client(conversation: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.run(conversation)
+    except KubeError as error:
+        raise CommandError(f"the API server rejected the installation: {error}") from error
+
+
+async def _prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
+    deploy = deploy_dir()
+    url = None
+    if "webhook" in services:
+        url = f"https://{ports.LOOPBACK}:{webhook_port(cluster)}"
+    osmo = cluster.playground.feature_gates.get(OSMO_POOLS, False)
+    async with admin_client(cluster.folder, cluster.playground) as client:
+        await asyncio.gather(
+            apply_crds(client, deploy, osmo=osmo),
+            apply_basics(client, deploy, url, osmo=osmo),
+            apply_all(client, node_documents(nodes)),
+            *(
+                put_operator(client, _operator_documents(cluster, name))
+                for name in cluster.playground.operators
+            ),
+            *(
+                put_operator(client, documents(deploy / "controlplane" / KINDS[name]))
+                for name in cluster.playground.kinds
+            ),
+        )
+        for service in services:
+            await write_token(client, service, token_file(cluster.folder, service))
+
+
+def _operator_documents(cluster: Cluster, name: str) -> list[Document]:
+    path = Path(cluster.playground.binaries[name]).with_name(f"{name}.json")
+    if not path.is_file():
+        raise CommandError(f"{path} is missing; remove its folder to build it again")
+    url = operators.webhook_url(cluster, name)
+    authority = (cluster.folder.pki / "ca.crt").read_bytes()
+    return operator_documents(path, name, url, authority)
+
+
+async def _fill(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
+    async with admin_client(cluster.folder, cluster.playground) as client:
+        if "webhook" in services:
+            await webhook_answers(client)
+        if nodes:
+            await apply_all(client, queue_documents(nodes))
+            await nodes_ready(client, [node["metadata"]["name"] for node in node_documents(nodes)])
+            if "assigner" in services:
+                await queue_active(client, QUEUE)
+
+
+@contextlib.asynccontextmanager
+async def admin_client(folder: StateFolder, playground: Playground) -> AsyncIterator[Client]:
+    """Yield a client with cluster-admin rights on a playground."""
+    async with client_with_certificate(playground.server, folder.pki) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def client_with_certificate(server: str, pki: Path) -> AsyncIterator[Client]:
+    """Yield a client of `server` with the administrator's certificate in `pki`."""
+    settings = ConnectionSettings(
+        server=server,
+        ca_file=pki / "ca.crt",
+        client_certificate_file=pki / "admin-client.crt",
+        client_key_file=pki / "admin-client.key",
+        request_timeout=30,
+    )
+    client = await connect(settings, user_agent=MANAGER)
+    try:
+        yield client
+    finally:
+        await client.close()

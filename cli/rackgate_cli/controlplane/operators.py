@@ -1,8 +1,8 @@
-"""JobSet and KubeRay as local processes beside the control plane, as their projects ship them.
+"""JobSet and KubeRay as local processes beside the control plane, unmodified.
 
-Out of a cluster they need little: a kubeconfig, leader election off, free ports, and for JobSet's
-webhooks a certificate and a registration by URL. KubeRay's one webhook is off by default and
-stays off. Their metrics stay off, too: they would ask for certificates and roles of their own.
+Outside of a cluster they need a kubeconfig, free ports, no leader election, and for JobSet's
+webhooks a certificate and a configuration by URL. KubeRay's webhook is off by default and stays
+off. Their metrics are off, too: they would need certificates and roles of their own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rackgate_cli.controlplane import ports
 from rackgate_cli.controlplane.cluster import Cluster
 from rackgate_cli.controlplane.files import write_private
 
-# As whom the API server sees them: the names of their usual installations, so that admission
-# judges them as it does elsewhere. They may do everything: their own roles are not our matter.
+# Their identities are those of a usual installation, so that admission policies treat them the
+# same. They are cluster admins, as their roles are not tested here.
 USERS: Final = {
     "jobset": "system:serviceaccount:jobset-system:jobset-controller-manager",
     "kuberay": "system:serviceaccount:kuberay-system:kuberay-operator",
@@ -30,7 +30,7 @@ _BURST: Final = 2000
 
 
 def webhook_url(cluster: Cluster, name: str) -> str | None:
-    """Return where an operator serves its webhooks, None if it has none; chooses a port once."""
+    """Return the URL of an operator's webhooks, None if it has none; chooses a port once."""
     if name not in _SERVING:
         return None
     known = cluster.playground.ports
@@ -84,7 +84,7 @@ def arguments(cluster: Cluster, name: str) -> list[str]:
         "--metrics-addr=0",
         "--enable-leader-election=false",
         "--reconcile-concurrency=4",
-        # Its INFO is some twenty lines per reconciliation.
+        # INFO is some twenty lines per reconciliation.
         "--zap-log-level=error",
     ]
 
@@ -100,7 +100,7 @@ def jobset_configuration(port: int, certificates: Path) -> dict[str, Any]:
         "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
         "kind": "Configuration",
         "webhook": {"host": ports.LOOPBACK, "port": port, "certDir": str(certificates)},
-        # It would wait for a Secret and a Service in its own namespace.
+        # Otherwise it waits for a Secret and a Service in its own namespace.
         "internalCertManagement": {"enable": False},
         "leaderElection": {"leaderElect": False},
         "metrics": {"bindAddress": "0"},
@@ -109,7 +109,7 @@ def jobset_configuration(port: int, certificates: Path) -> dict[str, Any]:
 
 
 def _write_files(cluster: Cluster, name: str) -> bool:
-    """Write certificates, kubeconfig and configuration; tell whether the last two changed."""
+    """Write certificates, kubeconfig and configuration; return whether the last two changed."""
     from rackgate_cli.controlplane import pki
 
     folder, playground = cluster.folder, cluster.playground

@@ -1,4 +1,4 @@
-"""Free ports, kept for us until their owner listens."""
+"""Free ports, reserved until their process listens."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ _POLL_S: Final = 0.02
 
 @contextlib.contextmanager
 def reserved(wanted: dict[str, int | None]) -> Iterator[dict[str, int]]:
-    """Hold one free loopback port per name while the block runs.
+    """Reserve one free loopback port per name while the block runs.
 
-    A held port is bound with SO_REUSEADDR and never listened on: the system gives it to nobody
-    else, neither by bind(0) nor as the near end of a connection, yet its owner, which sets the
-    same option, can listen at once.
+    A reserved port is bound with SO_REUSEADDR without listening: the system assigns it to no other
+    bind(0) or connection, but a process that sets the same option can listen on it.
 
     Args:
-        wanted: name -> port to prefer (as used before), None for any.
+        wanted: name -> preferred port, None for any.
 
     Yields:
         Name -> port, all different.
@@ -52,9 +51,9 @@ def _bind(holder: socket.socket, port: int) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether nobody listens on a loopback port; one merely held counts as free."""
+    """Return whether nobody listens on a loopback port; a reserved one counts as free."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # Servers set this option, so connections still closing down do not block them either.
+        # Servers set this option, so closing connections do not block them either.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))

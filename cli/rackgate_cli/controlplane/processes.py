@@ -1,20 +1,26 @@
-"""Starting, recognising and ending the playground's processes.
+"""Starts, identifies and stops the playground's processes, and waits until they are ready.
 
-A process is known by its id and its start time, so an id that the system gave to another
-program later is never signalled.
+A process is identified by its id and its start time, so a process that reuses the id is never
+signaled.
 """
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import signal
+import ssl
 import subprocess
 import time
+import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from rackgate_cli.errors import CommandError
 
 _POLL_S: Final = 0.02
 _TAIL_BYTES: Final = 8192
@@ -27,9 +33,9 @@ class ProcessRecord:
     Attributes:
         name: component name, for instance "etcd" or "webhook-0".
         pid: process id.
-        started: opaque start time, equal only for the same process on the same boot.
+        started: opaque start time, unique on one boot.
         argv: the full command line.
-        log: file that takes its output.
+        log: file of its output.
         ready_url: URL that answers 200 once it is ready.
     """
 
@@ -42,9 +48,9 @@ class ProcessRecord:
 
 
 def start_time(pid: int) -> str | None:
-    """Return what tells this process from a later one of the same id; None if it has ended.
+    """Return the start time of a process; None if it has exited.
 
-    A zombie counts as ended: it holds no port and no file any more.
+    A zombie counts as exited: it has no open port or file.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -52,7 +58,7 @@ def start_time(pid: int) -> str | None:
         return None if Path("/proc/self/stat").exists() else _start_time_by_ps(pid)
     except (OSError, ProcessLookupError):
         return None
-    # The second field is the program's name in parentheses and may hold spaces.
+    # The second field is the program's name in parentheses, perhaps with spaces.
     fields = stat.rpartition(")")[2].split()
     state, ticks = fields[0], fields[19]
     return None if state in "ZX" else f"{_boot_id()}/{ticks}"
@@ -75,7 +81,7 @@ def _boot_id() -> str:
 def spawn(
     name: str, argv: Sequence[str], *, log: Path, ready_url: str, env: Mapping[str, str]
 ) -> tuple[subprocess.Popen[bytes], ProcessRecord]:
-    """Start a process in a session of its own that outlives the caller.
+    """Start a process in its own session, so that it outlives the caller.
 
     Raises:
         OSError: the program cannot be started.
@@ -96,18 +102,18 @@ def spawn(
 
 
 def alive(record: ProcessRecord) -> bool:
-    """Tell whether the recorded process, and not another of its id, still runs."""
+    """Return whether the recorded process still runs."""
     return start_time(record.pid) == record.started
 
 
 def send(record: ProcessRecord, number: signal.Signals) -> bool:
-    """Signal the recorded process; return False if it has ended already."""
+    """Signal the recorded process; return False if it has exited."""
     try:
         handle = os.pidfd_open(record.pid)
     except (OSError, AttributeError):
         return _send_by_pid(record, number)
     try:
-        # The handle pins the process, so nothing can take the id between check and signal.
+        # The handle pins the process: its id is not reused between check and signal.
         if not alive(record):
             return False
         signal.pidfd_send_signal(handle, number)
@@ -129,7 +135,7 @@ def _send_by_pid(record: ProcessRecord, number: signal.Signals) -> bool:
 
 
 def end(records: Iterable[ProcessRecord], *, grace_s: float) -> list[str]:
-    """End processes: TERM to all, wait up to `grace_s` seconds, KILL what is left, wait again.
+    """Stop processes: TERM, wait up to `grace_s` seconds, KILL those left, wait again.
 
     Returns:
         Names of those that had to be killed, sorted.
@@ -159,3 +165,98 @@ def log_tail(path: Path, lines: int = 15) -> str:
     except OSError:
         return "  (no log)"
     return "\n".join(f"  {line}" for line in text.splitlines()[-lines:]) or "  (empty log)"
+
+
+_READY_POLL_S: Final = 0.05
+_ASK_LIMIT_S: Final = 2.0
+
+Child = subprocess.Popen[bytes]
+
+
+def tls_contexts(pki: Path) -> dict[str, ssl.SSLContext]:
+    """Return the TLS contexts for readiness checks, by component ("" for all others)."""
+    contexts = {}
+    for name, authority, client in (("etcd", "etcd-ca", "etcd-client"), ("", "ca", "admin-client")):
+        context = ssl.create_default_context(cafile=str(pki / f"{authority}.crt"))
+        context.load_cert_chain(str(pki / f"{client}.crt"), str(pki / f"{client}.key"))
+        contexts[name] = context
+    return contexts
+
+
+def answer(url: str, context: ssl.SSLContext | None) -> str | None:
+    """Request `url`; return None for status 200, else the failure on one line."""
+    parts = urllib.parse.urlsplit(url)
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        connection = http.client.HTTPSConnection(
+            parts.netloc, timeout=_ASK_LIMIT_S, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(parts.netloc, timeout=_ASK_LIMIT_S)
+    try:
+        connection.request("GET", parts.path)
+        response = connection.getresponse()
+        body = response.read(400).decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        connection.close()
+    return None if response.status == 200 else f"HTTP {response.status}: {' '.join(body.split())}"
+
+
+def ask(record: ProcessRecord, contexts: Mapping[str, ssl.SSLContext]) -> str | None:
+    """Return None if a process is ready, else the reason."""
+    return answer(record.ready_url, contexts.get(record.name, contexts[""]))
+
+
+def await_ready(
+    started: Mapping[str, tuple[Child | None, ProcessRecord]],
+    contexts: Mapping[str, ssl.SSLContext],
+    limit_s: float,
+) -> None:
+    """Wait until every process is ready, checking all concurrently.
+
+    Args:
+        started: by name; the child if this very process started it.
+        contexts: as from `tls_contexts`.
+        limit_s: seconds for all together.
+
+    Raises:
+        CommandError: one exited (with the tail of its log) or is not ready in time.
+    """
+    deadline = time.monotonic() + limit_s
+    waiting = dict(started)
+    reasons: dict[str, str | None] = {}
+    with ThreadPoolExecutor(max_workers=max(1, len(waiting))) as pool:
+        while waiting:
+            for name, (child, record) in waiting.items():
+                _raise_if_exited(name, child, record)
+            answers = pool.map(lambda item: ask(item[1], contexts), waiting.values())
+            reasons = dict(zip(waiting, answers, strict=True))
+            waiting = {name: item for name, item in waiting.items() if reasons[name] is not None}
+            if not waiting:
+                return
+            if time.monotonic() >= deadline:
+                raise CommandError(_not_ready(waiting, reasons, limit_s))
+            time.sleep(_READY_POLL_S)
+
+
+def _raise_if_exited(name: str, child: Child | None, record: ProcessRecord) -> None:
+    code = child.poll() if child is not None else None
+    if code is None and alive(record):
+        return
+    how = "" if code is None else f" with code {code}" if code >= 0 else f" by signal {-code}"
+    log = Path(record.log)
+    raise CommandError(f'"{name}" exited{how}; the end of {log}:\n{log_tail(log)}')
+
+
+def _not_ready(
+    waiting: Mapping[str, tuple[Child | None, ProcessRecord]],
+    reasons: Mapping[str, str | None],
+    limit_s: float,
+) -> str:
+    lines = [f"not ready after {limit_s:.0f} s:"]
+    for name, (_, record) in waiting.items():
+        log = Path(record.log)
+        lines.append(f'"{name}": {reasons[name]}; the end of {log}:\n{log_tail(log)}')
+    return "\n".join(lines)

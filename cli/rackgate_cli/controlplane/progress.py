@@ -31,7 +31,7 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Announce a long step, repeat that it still runs, say how long it took."""
+        """Print that a long step starts, still runs, and how long it took."""
         self.say(f"{text} ...")
         began = time.monotonic()
         done = threading.Event()
@@ -46,4 +46,4 @@ class Progress:
 
     def _heartbeat(self, text: str, began: float, done: threading.Event) -> None:
         while not done.wait(self._heartbeat_s):
-            self.say(f"{text}: still at it after {time.monotonic() - began:.0f} s")
+            self.say(f"{text}: still running after {time.monotonic() - began:.0f} s")

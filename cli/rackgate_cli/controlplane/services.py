@@ -1,4 +1,4 @@
-"""The three services as local processes, each under exactly its own role."""
+"""The three services as local processes, each with its own role only."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rackgate_cli.errors import CommandError
 
 CONFIG_VERSION: Final = "config.rackgate.dev/v1alpha1"
 
-# A standby waits this long beyond the lease: writes of a killed holder may still be on their way.
+# A standby waits this long after the Lease expires: writes of a killed holder may still arrive.
 REQUEST_TIMEOUT_S: Final = 4
-# No load balancer has to hear first that a local replica goes.
+# No load balancer has to notice that a local replica stops.
 DRAIN_DELAY_S: Final = 0.5
 
 
 def token_file(folder: StateFolder, service: str) -> Path:
-    """Return where the token of a service's ServiceAccount lies."""
+    """Return the token file of a service's ServiceAccount."""
     return folder.services / service / "token"
 
 
@@ -66,7 +66,7 @@ def start_services(cluster: Cluster, services: tuple[str, ...]) -> None:
 
 
 def end_surplus(cluster: Cluster, service: str) -> None:
-    """End the replicas of a service beyond its set count."""
+    """Stop the replicas of a service beyond its set count."""
     keep = set(replica_names(service, cluster.playground.replicas.get(service, 0)))
     cluster.end([name for name in running_replicas(cluster, service) if name not in keep])
 
@@ -78,7 +78,7 @@ def running_replicas(cluster: Cluster, service: str) -> list[str]:
 
 
 def webhook_port(cluster: Cluster) -> int:
-    """Return the port all webhook replicas share, choosing one at the first call."""
+    """Return the port that all webhook replicas share; chooses it once."""
     known = cluster.playground.ports
     if "webhook" not in known:
         with ports.reserved({"webhook": None}) as chosen:

@@ -1,4 +1,4 @@
-"""The state folder: everything one playground is, so that any later command can find it."""
+"""The state folder of a playground, where later commands find it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rackgate_cli.controlplane.processes import ProcessRecord
 from rackgate_cli.errors import CommandError
 
 _FORMAT: Final = 1
-# As deployed. Shorter ones end their holder on a machine that stands still for a few seconds.
+# As deployed. Holders of shorter Leases exit if their machine stalls for a few seconds.
 LEASE_DURATION_S: Final = 15.0
 
 
 class Playground(msgspec.Struct, kw_only=True):
-    """What is remembered of a playground between two commands.
+    """The record of a playground between two commands.
 
     Attributes:
         format: version of this file.
@@ -28,9 +28,9 @@ class Playground(msgspec.Struct, kw_only=True):
         audit: whether the API server writes an audit log.
         ports: by purpose, for instance "etcd" or "webhook".
         replicas: set count per service; a stopped service keeps it.
-        operators: which of `components.OPERATORS` it has; their kinds stay installed, so they do.
-        kinds: which of `components.KINDS` it has.
-        feature_gates: what the services' configurations say; gates not named keep their default.
+        operators: which of `versions.OPERATORS` it has; they stay, as their CRDs do.
+        kinds: which of `versions.KINDS` it has.
+        feature_gates: of the services; others have their default.
         lease_duration: of the services' Leases, in seconds.
         binaries: path of every program of the control plane.
         processes: started processes by component name.
@@ -50,7 +50,7 @@ class Playground(msgspec.Struct, kw_only=True):
 
 
 class StateFolder:
-    """Paths inside a state folder, and the record in it."""
+    """The paths in a state folder, its record and its lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -92,7 +92,7 @@ class StateFolder:
     def exclusive(self) -> Iterator[None]:
         """Let one command at a time change this playground.
 
-        The lock ends with the process that holds it, however that dies.
+        The lock is released with its process, however that ends.
 
         Raises:
             CommandError: another command holds it.

@@ -1,21 +1,26 @@
-"""`rackgate demo --kind jobset`: leaders, workers and ranks of JobSets, every promise checked."""
+"""`rackgate demo --kind jobset`: leaders, workers and ranks of JobSets."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import ClassVar, Final
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
-from rackgate_cli.demo.scene import JOBSET_NAMES, DemoScene, PodGroupView
 from rackgate_cli.demo.story import (
     BLOCK,
-    GPU,
     GPUS_PER_NODE,
+    JOBSET_NAMES,
     RACK,
     RUN_SECONDS_ANNOTATION,
     BoundPod,
+    Object,
+    PodGroupView,
+    Story,
+    completion_index,
+    manifest_of,
+    pod_template,
 )
 
 PODS_PER_JOB: Final = 8
@@ -24,60 +29,34 @@ TRAIN, EVAL, NEXT = JOBSET_NAMES
 # Jobs of each JobSet, one rack for each of them; only `train` has a leader.
 JOBS: Final = {TRAIN: 3, EVAL: 2, NEXT: 3}
 
-Object = dict[str, Any]
 
-
-def rank_of(pod: Mapping[str, Any]) -> int:
+def rank_of(pod: Object) -> int:
     """Rank over (job index, completion index)."""
-    labels = pod["metadata"]["labels"]
-    job = int(labels[names.JOB_INDEX_LABEL])
-    return job * PODS_PER_JOB + int(labels[names.COMPLETION_INDEX_LABEL])
+    job = int(pod["metadata"]["labels"][names.JOB_INDEX_LABEL])
+    return job * PODS_PER_JOB + completion_index(pod)
 
 
-def _part(name: str, part: str, letter: str) -> PodGroupView:
-    labels = {names.JOBSET_NAME_LABEL: name, names.REPLICATED_JOB_LABEL: part}
-    return PodGroupView(f"{name}/{part}", letter, labels, rank_of)
-
-
-POD_GROUPS: Final = (
-    _part(TRAIN, "workers", "A"),
-    _part(EVAL, "workers", "B"),
-    _part(NEXT, "workers", "C"),
-    # Last: it may share a host with a worker, and is the one to see there.
-    _part(TRAIN, "leader", "L"),
-)
+def _group(name: str, replicated_job: str, letter: str) -> PodGroupView:
+    labels = {names.JOBSET_NAME_LABEL: name, names.REPLICATED_JOB_LABEL: replicated_job}
+    return PodGroupView(f"{name}/{replicated_job}", letter, labels, rank_of)
 
 
 def manifest(name: str) -> Object:
-    """A JobSet as an ML engineer would write it: workers by the rack, all within one block."""
-    marks = {names.REQUIRED_TOPOLOGY: BLOCK}
+    """A JobSet as an ML engineer would write it: each job in a rack, all within one block."""
+    annotations = {names.REQUIRED_TOPOLOGY: BLOCK}
     if name == TRAIN:
-        marks |= {names.PODSET_GROUP: "all", RUN_SECONDS_ANNOTATION: str(RUN_SECONDS)}
+        annotations |= {names.PODSET_GROUP: "all", RUN_SECONDS_ANNOTATION: str(RUN_SECONDS)}
     by_rack = {names.SLICE_REQUIRED_TOPOLOGY: RACK, names.SLICE_SIZE: str(PODS_PER_JOB)}
-    gpus = {GPU: str(GPUS_PER_NODE)}
-    parts = [_replicated("workers", JOBS[name], PODS_PER_JOB, marks | by_rack, gpus)]
+    jobs = [_replicated("workers", JOBS[name], PODS_PER_JOB, annotations | by_rack, GPUS_PER_NODE)]
     if name == TRAIN:
-        parts.insert(0, _replicated("leader", 1, 1, marks, {}))
-    return {
-        "apiVersion": kinds.JOBSETS.api_version,
-        "kind": kinds.JOBSETS.kind,
-        "metadata": {"name": name, "labels": {names.QUEUE_LABEL: "default"}},
-        "spec": {"replicatedJobs": parts},
-    }
+        jobs.insert(0, _replicated("leader", 1, 1, annotations, 0))
+    return manifest_of(kinds.JOBSETS, name, {"replicatedJobs": jobs})
 
 
 def _replicated(
-    name: str, replicas: int, pods: int, annotations: Mapping[str, str], limits: Mapping[str, str]
+    name: str, replicas: int, pods: int, annotations: Mapping[str, str], gpus: int
 ) -> Object:
-    container = {
-        "name": "trainer",
-        "image": "registry.example/trainer:1",
-        "resources": {"requests": {"cpu": "1", **limits}, "limits": dict(limits)},
-    }
-    template = {
-        "metadata": {"annotations": dict(annotations)},
-        "spec": {"restartPolicy": "Never", "containers": [container]},
-    }
+    template = pod_template(annotations, gpus, restartPolicy="Never")
     job = {"parallelism": pods, "completions": pods, "template": template}
     return {"name": name, "replicas": replicas, "template": {"spec": job}}
 
@@ -89,69 +68,60 @@ def failed_checks(
 
     Args:
         name: of the JobSet.
-        workers: seats of its workers, by rank.
-        leader: seats of its leader.
+        workers: its bound workers, by rank.
+        leader: its bound leader.
     """
     failures = []
-    if [seat.rank for seat in workers] != list(range(JOBS[name] * PODS_PER_JOB)):
-        failures.append(f"{name}: ranks of the workers are {[seat.rank for seat in workers]}")
-    for job, group in itertools.groupby(workers, lambda seat: seat.rank // PODS_PER_JOB):
-        racks = {(seat.block, seat.rack) for seat in group}
+    if [pod.rank for pod in workers] != list(range(JOBS[name] * PODS_PER_JOB)):
+        failures.append(f"{name}: ranks of the workers are {[pod.rank for pod in workers]}")
+    for job, group in itertools.groupby(workers, lambda pod: pod.rank // PODS_PER_JOB):
+        racks = {(pod.block, pod.rack) for pod in group}
         if len(racks) != 1:
-            failures.append(f"{name}: the pods of job {job} sit in {sorted(racks)}")
-    blocks = {seat.block for seat in (*workers, *leader)}
+            failures.append(f"{name}: the pods of job {job} run in {sorted(racks)}")
+    blocks = {pod.block for pod in (*workers, *leader)}
     if len(blocks) > 1:
-        failures.append(f"{name}: required one block, sits in {sorted(blocks)}")
+        failures.append(f"{name}: required one block, runs in {sorted(blocks)}")
     if name == TRAIN and len(leader) != 1:
         failures.append(f"{name}: {len(leader)} leaders are bound")
     return failures
 
 
-async def run_story(scene: DemoScene) -> list[str]:
-    """Tell the story; returns the promises that were not kept."""
-    failures: list[str] = []
-    scene.say(f"submit [bold]{TRAIN}[/bold]: a leader and 3 jobs of 8 pods, each job in one rack")
-    await scene.create(kinds.JOBSETS, manifest(TRAIN))
-    await _bound(scene, TRAIN)
-    scene.say(f"[bold]{TRAIN}[/bold] runs: 25 pods, leader and workers in one block")
-    failures += failed_checks(TRAIN, *_seats(scene, TRAIN))
+class JobSetStory(Story):
+    """Two JobSets start; the third is pending until the first one ends."""
 
-    scene.say(f"submit [bold]{EVAL}[/bold]: 2 jobs of 8 pods")
-    await scene.create(kinds.JOBSETS, manifest(EVAL))
-    await _bound(scene, EVAL)
-    scene.say(f"[bold]{EVAL}[/bold] runs: 16 pods")
-    failures += failed_checks(EVAL, *_seats(scene, EVAL))
-    scene.show()
+    operators: ClassVar = ("jobset",)
+    groups: ClassVar = (
+        _group(TRAIN, "workers", "A"),
+        _group(EVAL, "workers", "B"),
+        _group(NEXT, "workers", "C"),
+        # Last: it may share a host with a worker, and its color is the one to see there.
+        _group(TRAIN, "leader", "L"),
+    )
 
-    scene.say(f"submit [bold]{NEXT}[/bold]: 3 jobs of 8 pods; no block has 3 free racks")
-    await scene.create(kinds.JOBSETS, manifest(NEXT))
-    await _waits(scene, NEXT)
-    if scene.bound(f"{NEXT}/workers"):
-        failures.append(f"{NEXT}: pods are bound though it has to wait")
-    await _bound(scene, NEXT)
-    scene.say(f"[bold]{NEXT}[/bold] runs: {TRAIN} has ended")
-    return failures + failed_checks(NEXT, *_seats(scene, NEXT))
+    async def run(self) -> None:
+        """Submit all three, one after the other."""
+        await self._submit(TRAIN, "a leader and 3 jobs of 8 pods, each job in one rack")
+        await self._check_bound(TRAIN, "25 pods, leader and workers in one block")
+        await self._submit(EVAL, "2 jobs of 8 pods")
+        await self._check_bound(EVAL, "16 pods")
+        self.console.print(self.picture())
+        await self._submit(NEXT, "3 jobs of 8 pods; no block has 3 free racks")
+        message = await self.until_pending(NEXT)
+        self.say(f"[bold]{NEXT}[/bold] is pending: {message}")
+        if self.bound[f"{NEXT}/workers"]:
+            self.failures.append(f"{NEXT}: pods are bound although it is pending")
+        await self._check_bound(NEXT, f"{TRAIN} has ended")
 
+    async def _submit(self, name: str, what: str) -> None:
+        self.say(f"submit [bold]{name}[/bold]: {what}")
+        await self.create(kinds.JOBSETS, manifest(name))
 
-def _seats(scene: DemoScene, name: str) -> tuple[list[BoundPod], list[BoundPod]]:
-    taken = scene.taken
-    return taken[f"{name}/workers"], taken.get(f"{name}/leader", [])
-
-
-async def _bound(scene: DemoScene, name: str) -> None:
-    async def all_bound() -> bool:
-        workers, leader = _seats(scene, name)
-        return len(workers) == JOBS[name] * PODS_PER_JOB and len(leader) == (name == TRAIN)
-
-    await scene.until(f"all pods of {name} are bound", all_bound)
-
-
-async def _waits(scene: DemoScene, name: str) -> None:
-    async def refused() -> bool:
-        quota = await scene.condition(name, "QuotaReserved")
-        if quota.get("reason") != "TopologyPlacementFailed":
-            return False
-        scene.say(f"[bold]{name}[/bold] waits: {quota['message']}")
-        return True
-
-    await scene.until(f"{name} waits with a reason", refused)
+    async def _check_bound(self, name: str, what: str) -> None:
+        counts = {f"{name}/workers": JOBS[name] * PODS_PER_JOB}
+        if name == TRAIN:
+            counts[f"{name}/leader"] = 1
+        await self.until_bound(f"all pods of {name} are bound", counts)
+        self.say(f"[bold]{name}[/bold] runs: {what}")
+        bound = self.bound
+        leader = bound.get(f"{name}/leader", ())
+        self.failures += failed_checks(name, bound[f"{name}/workers"], leader)

@@ -1,4 +1,4 @@
-"""`rackgate demo --kind raycluster`: a RayCluster grows and shrinks and never stops.
+"""`rackgate demo --kind raycluster`: a RayCluster grows and shrinks without a stop.
 
 Nothing simulated runs Ray, so the demo writes what Ray's autoscaler would: `replicas`, and on the
 way down the names of the pods to delete.
@@ -7,13 +7,24 @@ way down the names of the pods to delete.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import ClassVar, Final
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
+from rackgate.features import ELASTIC_JOBS
 from rackgate.kube.client import PatchType
-from rackgate_cli.demo.scene import NAMESPACE, RAY_NAME, DemoScene, PodGroupView
-from rackgate_cli.demo.story import BLOCK, GPU, GPUS_PER_NODE
+from rackgate_cli.demo.story import (
+    BLOCK,
+    GPU,
+    GPUS_PER_NODE,
+    NAMESPACE,
+    RAY_NAME,
+    Object,
+    PodGroupView,
+    Story,
+    manifest_of,
+    pod_template,
+)
 
 FIRST: Final = 2
 GROWN: Final = 8
@@ -24,145 +35,122 @@ LAST: Final = 1
 
 HEAD: Final = "head"
 WORKERS: Final = "workers"
-Object = dict[str, Any]
-
-POD_GROUPS: Final = (
-    PodGroupView(WORKERS, "B", {names.RAY_CLUSTER_LABEL: RAY_NAME, names.RAY_GROUP_LABEL: WORKERS}),
-    PodGroupView(HEAD, "H", {names.RAY_CLUSTER_LABEL: RAY_NAME, names.RAY_NODE_TYPE_LABEL: "head"}),
-)
+_IMAGE: Final = "ray:2.46.0"
 
 
 def manifest() -> Object:
     """An autoscaling RayCluster: a head somewhere, workers of one block with 8 GPUs each."""
-    return {
-        "apiVersion": kinds.RAY_CLUSTERS.api_version,
-        "kind": kinds.RAY_CLUSTERS.kind,
-        "metadata": {"name": RAY_NAME, "labels": {names.QUEUE_LABEL: "default"}},
-        "spec": {
-            "rayVersion": "2.46.0",
-            "enableInTreeAutoscaling": True,
-            "headGroupSpec": {"rayStartParams": {}, "template": _template("1", 0)},
-            "workerGroupSpecs": [
-                {
-                    "groupName": WORKERS,
-                    "replicas": FIRST,
-                    "minReplicas": 0,
-                    "maxReplicas": 100,
-                    "rayStartParams": {},
-                    "template": _template("1", GPUS_PER_NODE),
-                }
-            ],
-        },
+    annotations = {names.REQUIRED_TOPOLOGY: BLOCK}
+    workers = {
+        "groupName": WORKERS,
+        "replicas": FIRST,
+        "minReplicas": 0,
+        "maxReplicas": 100,
+        "rayStartParams": {},
+        "template": pod_template(annotations, GPUS_PER_NODE, _IMAGE),
     }
-
-
-def _template(cpu: str, gpus: int) -> Object:
-    limits = {GPU: str(gpus)} if gpus else {}
-    container = {
-        "name": "ray",
-        "image": "registry.example/ray:2.46.0",
-        "resources": {"requests": {"cpu": cpu, "memory": "4Gi", **limits}, "limits": limits},
+    spec = {
+        "rayVersion": "2.46.0",
+        "enableInTreeAutoscaling": True,
+        "headGroupSpec": {"rayStartParams": {}, "template": pod_template(annotations, 0, _IMAGE)},
+        "workerGroupSpecs": [workers],
     }
-    return {
-        "metadata": {"annotations": {names.REQUIRED_TOPOLOGY: BLOCK}},
-        "spec": {"containers": [container]},
-    }
+    return manifest_of(kinds.RAY_CLUSTERS, RAY_NAME, spec)
 
 
-async def run_story(scene: DemoScene) -> list[str]:
-    """Tell the story; returns the promises that were not kept."""
-    story = _Story(scene)
-    scene.say(f"submit [bold]{RAY_NAME}[/bold]: a head, and {FIRST} workers within one block")
-    await scene.create(kinds.RAY_CLUSTERS, manifest())
-    await story.bound(FIRST, head=1)
-    story.first = story.uids()
+class RayClusterStory(Story):
+    """The workers are resized from 2 to 8 to 40 and down to 1."""
 
-    scene.say(f"Ray asks for {GROWN} workers")
-    await story.resize(GROWN)
-    await story.bound(GROWN)
-    await story.check_merged(GROWN)
+    operators: ClassVar = ("kuberay",)
+    feature_gates: ClassVar = {ELASTIC_JOBS: True}
+    groups: ClassVar = (
+        PodGroupView(
+            WORKERS, "B", {names.RAY_CLUSTER_LABEL: RAY_NAME, names.RAY_GROUP_LABEL: WORKERS}
+        ),
+        PodGroupView(
+            HEAD, "H", {names.RAY_CLUSTER_LABEL: RAY_NAME, names.RAY_NODE_TYPE_LABEL: "head"}
+        ),
+    )
+    _first: frozenset[str] = frozenset()
 
-    scene.say(f"Ray asks for {ASKED} workers; the block has room for {MOST}")
-    await story.resize(ASKED)
-    await story.bound(MOST)
-    await story.check_pending()
-    scene.show()
+    async def run(self) -> None:
+        """Submit it, then write what Ray's autoscaler writes."""
+        self.say(f"submit [bold]{RAY_NAME}[/bold]: a head, and {FIRST} workers within one block")
+        await self.create(kinds.RAY_CLUSTERS, manifest())
+        await self._check_bound(FIRST)
+        self._first = self._uids()
 
-    scene.say(f"Ray is idle: down to {LAST} worker")
-    await story.resize(LAST)
-    await story.bound(LAST)
-    await story.check_merged(LAST)
-    return story.failures
+        self.say(f"Ray asks for {GROWN} workers")
+        await self._resize(GROWN)
+        await self._check_bound(GROWN)
+        await self._check_merged(GROWN)
 
+        self.say(f"Ray asks for {ASKED} workers; the block has capacity for {MOST}")
+        await self._resize(ASKED)
+        await self._check_bound(MOST)
+        await self._check_pending()
+        self.console.print(self.picture())
 
-class _Story:
-    def __init__(self, scene: DemoScene) -> None:
-        self.scene = scene
-        self.first: set[str] = set()
-        self.failures: list[str] = []
+        self.say(f"Ray is idle: down to {LAST} worker")
+        await self._resize(LAST)
+        await self._check_bound(LAST)
+        await self._check_merged(LAST)
 
-    def uids(self) -> set[str]:
-        """Of all pods there are."""
-        pods = [pod for part in POD_GROUPS for pod in self.scene.pods[part.name]]
-        return {pod["metadata"]["uid"] for pod in pods}
+    def _uids(self) -> frozenset[str]:
+        return frozenset(pod["metadata"]["uid"] for pods in self.pods.values() for pod in pods)
 
-    async def bound(self, count: int, head: int = 1) -> None:
-        """Wait until so many workers are bound, then check the block and that all runs on."""
-
-        async def all_bound() -> bool:
-            return self.scene.bound(WORKERS) == count and self.scene.bound(HEAD) == head
-
-        await self.scene.until(f"{count} workers are bound", all_bound)
-        self.scene.say(f"[bold]{RAY_NAME}[/bold] runs on {count} workers")
-        blocks = {seat.block for seat in self.scene.taken[WORKERS]}
+    async def _check_bound(self, count: int) -> None:
+        """Wait until so many workers are bound, then check the block and that no pod stopped."""
+        await self.until_bound(f"{count} workers are bound", {WORKERS: count, HEAD: 1})
+        self.say(f"[bold]{RAY_NAME}[/bold] runs on {count} workers")
+        blocks = {pod.block for pod in self.bound[WORKERS]}
         if len(blocks) != 1:
-            self.failures.append(f"{RAY_NAME}: required one block, sits in {sorted(blocks)}")
-        if count >= FIRST and not self.first <= self.uids():
-            self.failures.append(f"{RAY_NAME}: a pod of the first hour was stopped by a resize")
-        cluster = await self.scene.get(kinds.RAY_CLUSTERS, RAY_NAME)
+            self.failures.append(f"{RAY_NAME}: required one block, runs in {sorted(blocks)}")
+        if count >= FIRST and not self._first <= self._uids():
+            self.failures.append(f"{RAY_NAME}: a resize stopped one of the first pods")
+        cluster = await self.get(kinds.RAY_CLUSTERS, RAY_NAME)
         if cluster["spec"].get("suspend"):
             self.failures.append(f"{RAY_NAME}: suspended by a resize")
 
-    async def check_merged(self, count: int) -> None:
+    async def _check_merged(self, count: int) -> None:
         """Wait until the Workload counts so many workers and the queue's usage says so."""
         gpus = str(count * GPUS_PER_NODE)
 
         async def counted() -> bool:
-            workload = await self.scene.workload_of(RAY_NAME) or {}
+            workload = await self.workload_of(RAY_NAME) or {}
             podsets = workload.get("spec", {}).get("podSets", [])
             counts = {podset["name"]: podset["count"] for podset in podsets}
             return counts.get(WORKERS) == count and await self._usage() == gpus
 
-        await self.scene.until(f"the queue uses {gpus} GPUs", counted)
-        self.scene.say(f"quota follows: {gpus} GPUs used, one Workload, no slice left")
+        await self.until(f"the queue uses {gpus} GPUs", counted)
+        self.say(f"quota follows: {gpus} GPUs used, one Workload, no slice left")
 
-    async def check_pending(self) -> None:
-        """Wait until the Workload says how many of the workers wait, and why."""
+    async def _check_pending(self) -> None:
+        """Wait until the Workload says how many of the workers are pending, and why."""
 
-        async def said() -> bool:
-            resize = await self.scene.condition(RAY_NAME, "ResizeRequested")
+        async def resize_requested() -> bool:
+            resize = await self.condition(RAY_NAME, "ResizeRequested")
             if resize.get("status") != "True":
                 return False
-            self.scene.say(f"[bold]{RAY_NAME}[/bold] resizes: {resize['message']}")
+            self.say(f"[bold]{RAY_NAME}[/bold] resizes: {resize['message']}")
             return True
 
-        await self.scene.until("the Workload says what waits", said)
+        await self.until("the Workload says what is pending", resize_requested)
 
-    async def resize(self, count: int) -> None:
-        """Write what Ray's autoscaler writes for so many workers."""
+    async def _resize(self, count: int) -> None:
         group = "/spec/workerGroupSpecs/0"
         operations: list[Object] = [
             {"op": "replace", "path": f"{group}/replicas", "value": count},
         ]
-        workers = [pod["metadata"]["name"] for pod in self.scene.pods[WORKERS]]
+        workers = [pod["metadata"]["name"] for pod in self.pods[WORKERS]]
         if count < len(workers):
             value = {"workersToDelete": workers[count:]}
             operations.append({"op": "replace", "path": f"{group}/scaleStrategy", "value": value})
         path = kinds.RAY_CLUSTERS.path(NAMESPACE, RAY_NAME)
-        await self.scene.client.patch(path, json.dumps(operations).encode(), PatchType.JSON)
+        await self.client.patch(path, json.dumps(operations).encode(), PatchType.JSON)
 
     async def _usage(self) -> str:
-        queue = await self.scene.get(kinds.CLUSTER_QUEUES, "default")
+        queue = await self.get(kinds.CLUSTER_QUEUES, "default")
         for flavor in queue.get("status", {}).get("flavorsUsage", []):
             for resource in flavor["resources"]:
                 if resource["name"] == GPU:

@@ -1,81 +1,56 @@
-"""The demo's story and its checks: pure, so that the promises can be tested without a cluster."""
+"""What every story of the demo is built from: what it sees, shows, waits for and cleans up."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Final, TypeAlias
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from rackgate.api import names
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
+from rackgate.kube.client import Client
+from rackgate.kube.errors import NotFoundError
+from rackgate_cli.errors import CommandError
 
-BLOCK = "cloud.provider.com/topology-block"
-RACK = "cloud.provider.com/topology-rack"
-GPU = "nvidia.com/gpu"
-GPUS_PER_NODE = 8
-RUN_SECONDS_ANNOTATION = "rackgate.dev/run-seconds"
+Object: TypeAlias = dict[str, Any]
 
-
-@dataclass(frozen=True, slots=True)
-class DemoJob:
-    """One Job of the story.
-
-    Attributes:
-        letter: how the picture shows its pods.
-        count: pods; each takes a whole node.
-        annotation: the one topology annotation and its level.
-        run_seconds: how long its pods run; None for ever.
-    """
-
-    name: str
-    letter: str
-    count: int
-    annotation: str
-    level: str
-    promise: str
-    run_seconds: int | None = None
-
-
-FIRST = DemoJob("train-a", "A", 8, names.REQUIRED_TOPOLOGY, RACK, "all 8 pods in one rack", 15)
-SECOND = DemoJob(
-    "train-b", "B", 28, names.PREFERRED_TOPOLOGY, RACK, "no rack is large enough: one block"
+NAMESPACE: Final = "default"
+BLOCK: Final = "cloud.provider.com/topology-block"
+RACK: Final = "cloud.provider.com/topology-rack"
+GPU: Final = "nvidia.com/gpu"
+GPUS_PER_NODE: Final = 8
+RUN_SECONDS_ANNOTATION: Final = "rackgate.dev/run-seconds"
+JOB_NAMES: Final = ("train-a", "train-b", "train-c")
+JOBSET_NAMES: Final = ("train", "eval", "next")
+RAY_NAME: Final = "ray"
+# Everything that any story creates.
+DEMO_OBJECTS: Final[tuple[tuple[Resource, str], ...]] = (
+    *((kinds.JOBSETS, name) for name in JOBSET_NAMES),
+    (kinds.RAY_CLUSTERS, RAY_NAME),
+    *((kinds.JOBS, name) for name in JOB_NAMES),
 )
-THIRD = DemoJob(
-    "train-c", "C", 28, names.REQUIRED_TOPOLOGY, BLOCK, "waits for a whole block, then starts"
-)
-DEMO_JOBS = (FIRST, SECOND, THIRD)
-
-
-def manifest(act: DemoJob) -> dict[str, Any]:
-    """The Job as an ML engineer would write it: a queue label and one annotation."""
-    annotations = {act.annotation: act.level}
-    if act.run_seconds is not None:
-        annotations[RUN_SECONDS_ANNOTATION] = str(act.run_seconds)
-    limits = {GPU: str(GPUS_PER_NODE)}
-    container = {
-        "name": "trainer",
-        "image": "registry.example/trainer:1",
-        "resources": {"requests": {"cpu": "1", **limits}, "limits": limits},
-    }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": act.name, "labels": {names.QUEUE_LABEL: "default"}},
-        "spec": {
-            "parallelism": act.count,
-            "completions": act.count,
-            "completionMode": "Indexed",
-            "template": {
-                "metadata": {"annotations": annotations},
-                "spec": {"restartPolicy": "Never", "containers": [container]},
-            },
-        },
-    }
+STYLES: Final = {
+    "A": "bold black on cyan",
+    "B": "bold black on yellow",
+    "C": "bold black on green",
+    "L": "bold black on magenta",
+    "H": "bold black on magenta",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class BoundPod:
-    """Where one pod sits."""
+    """The node that one pod is bound to."""
 
     rank: int
     block: str
@@ -83,49 +58,321 @@ class BoundPod:
     host: str
 
 
-def completion_index(pod: dict[str, Any]) -> int:
+def completion_index(pod: Object) -> int:
     """Rank of a pod within its Job, -1 for none."""
     return int(pod["metadata"]["labels"].get(names.COMPLETION_INDEX_LABEL, -1))
 
 
 def bound_pods_of(
-    pods: Iterable[Mapping[str, Any]],
+    pods: Iterable[Object],
     nodes: Mapping[str, Mapping[str, str]],
-    rank_of: Callable[[dict[str, Any]], int] | None = completion_index,
+    rank_of: Callable[[Object], int] | None = completion_index,
 ) -> list[BoundPod]:
-    """Seats of the bound pods of one job, by rank.
+    """The bound pods of one job, by rank.
 
     Args:
-        pods: Pod objects as the API server gives them.
+        pods: Pod objects as the API server returns them.
         nodes: labels by node name.
-        rank_of: rank of a pod; None numbers them in their order.
+        rank_of: rank of a pod; None numbers the pods in their order.
     """
     found = []
-    for place, pod in enumerate(pods):
+    for position, pod in enumerate(pods):
         host = pod["spec"].get("nodeName")
-        if not host or host not in nodes:
-            continue
-        rank = place if rank_of is None else rank_of(dict(pod))
-        found.append(BoundPod(rank, nodes[host][BLOCK], nodes[host][RACK], host))
-    return sorted(found, key=lambda seat: seat.rank)
+        if host and host in nodes:
+            rank = position if rank_of is None else rank_of(pod)
+            found.append(BoundPod(rank, nodes[host][BLOCK], nodes[host][RACK], host))
+    return sorted(found, key=lambda pod: pod.rank)
 
 
-def failed_checks(act: DemoJob, taken: Sequence[BoundPod]) -> list[str]:
-    """What the story promised of a Job and the objects do not show."""
-    broken = []
-    if len(taken) != act.count:
-        broken.append(f"{act.name}: {len(taken)} of {act.count} pods are bound")
-    if [seat.rank for seat in taken] != list(range(act.count)):
-        broken.append(f"{act.name}: ranks are {[seat.rank for seat in taken]}")
-    racks = [(seat.block, seat.rack) for seat in taken]
-    blocks = {seat.block for seat in taken}
-    if act is FIRST and len(set(racks)) != 1:
-        broken.append(f"{act.name}: required one rack, sits in {sorted(set(racks))}")
-    if act is not FIRST and len(blocks) != 1:
-        broken.append(f"{act.name}: should share one block, sits in {sorted(blocks)}")
-    changes = sum(1 for here, there in itertools.pairwise(racks) if here != there)
-    if changes != len(set(racks)) - 1:
-        broken.append(f"{act.name}: ranks of a rack are not consecutive: {racks}")
-    if len({seat.host for seat in taken}) != len(taken):
-        broken.append(f"{act.name}: two pods share a host")
-    return broken
+def pod_template(
+    annotations: Mapping[str, str], gpus: int, image: str = "trainer:1", **spec: str
+) -> Object:
+    """A pod template with one container."""
+    limits = {GPU: str(gpus)} if gpus else {}
+    container = {
+        "name": image.partition(":")[0],
+        "image": f"registry.example/{image}",
+        "resources": {"requests": {"cpu": "1", **limits}, "limits": limits},
+    }
+    return {
+        "metadata": {"annotations": dict(annotations)},
+        "spec": {**spec, "containers": [container]},
+    }
+
+
+def manifest_of(kind: Resource, name: str, spec: Object) -> Object:
+    """An object of the demo's queue."""
+    metadata = {"name": name, "labels": {names.QUEUE_LABEL: "default"}}
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroupView:
+    """Pods that the picture shows under one letter.
+
+    Attributes:
+        labels: that its pods carry.
+        rank: of a pod, None when its pods have no order.
+    """
+
+    name: str
+    letter: str
+    labels: Mapping[str, str]
+    rank: Callable[[Object], int] | None = None
+
+
+def picture(
+    nodes: Mapping[str, Mapping[str, str]],
+    bound: Mapping[str, list[BoundPod]],
+    letters: Mapping[str, str],
+) -> RenderableType:
+    """A table with a row per rack and a cell per host: `A3` is rank 3 of A, `H0B2` two pods.
+
+    Args:
+        nodes: labels by node name.
+        bound: bound pods by name of their group.
+        letters: letter by name of the group.
+    """
+    on_host: dict[str, list[str]] = {}
+    for name, letter in letters.items():
+        for pod in bound.get(name, ()):
+            on_host.setdefault(pod.host, []).append(f"{letter}{pod.rank}")
+    width = max([4, *(len("".join(cells)) for cells in on_host.values())])
+    racks: dict[tuple[str, str], list[str]] = {}
+    for name in sorted(nodes):
+        racks.setdefault((nodes[name][BLOCK], nodes[name][RACK]), []).append(name)
+    table = Table(title="who runs in which rack", title_justify="left", pad_edge=False)
+    for heading in ("block", "rack", "hosts: job and rank"):
+        table.add_column(heading)
+    last = None
+    for (block, rack), hosts in sorted(racks.items()):
+        line = Text()
+        for host in hosts:
+            cells = on_host.get(host, ["·"])
+            line.append(f"{''.join(cells):^{width}}", style=STYLES.get(cells[-1][0], "dim"))
+            line.append(" ")
+        table.add_row("" if block == last else block, rack, line)
+        last = block
+    return table
+
+
+class Story:
+    """One story: subclasses say what is submitted, what must be seen, and what the picture shows.
+
+    Everything that a story knows it reads from the API server, and never takes from its manifests.
+
+    Attributes:
+        groups: what the picture shows.
+        operators: that the playground needs.
+        feature_gates: that the services need.
+        legend: lines below the last picture.
+        nodes: labels by node name.
+        pods: pods of each group that have not ended and are not being deleted.
+        ended: groups with a pod that has ended.
+        failures: what was promised and not seen.
+    """
+
+    groups: ClassVar[Sequence[PodGroupView]]
+    operators: ClassVar[Sequence[str]] = ()
+    feature_gates: ClassVar[Mapping[str, bool]] = {}
+    legend: ClassVar[Sequence[str]] = ()
+
+    def __init__(self, client: Client, console: Console, limit_s: float) -> None:
+        self.client, self.console, self.limit_s = client, console, limit_s
+        self.nodes: dict[str, dict[str, str]] = {}
+        self.pods: dict[str, list[Object]] = {}
+        self.ended: set[str] = set()
+        self.failures: list[str] = []
+        self._started = time.monotonic()
+        self._live: Live | None = None
+
+    async def run(self) -> None:
+        """Submit, wait and check; fills `failures`."""
+        raise NotImplementedError
+
+    def say(self, text: str) -> None:
+        """Print one line with the seconds since the story started."""
+        self.console.print(f"[dim]{time.monotonic() - self._started:5.1f} s[/dim]  {text}")
+
+    @contextlib.contextmanager
+    def live(self) -> Iterator[None]:
+        """On a terminal, keep a picture below the lines that follows the story."""
+        if not self.console.is_terminal:
+            yield
+            return
+        with Live(console=self.console, refresh_per_second=8, transient=True) as shown:
+            self._live = shown
+            try:
+                yield
+            finally:
+                self._live = None
+
+    @property
+    def bound(self) -> dict[str, list[BoundPod]]:
+        """Bound pods by group."""
+        return {
+            group.name: bound_pods_of(self.pods.get(group.name, ()), self.nodes, group.rank)
+            for group in self.groups
+        }
+
+    def picture(self) -> RenderableType:
+        """Who runs in which rack, now."""
+        return picture(self.nodes, self.bound, {group.name: group.letter for group in self.groups})
+
+    def live_view(self) -> RenderableType:
+        """What `live` shows."""
+        return self.picture()
+
+    async def refresh(self) -> None:
+        """Read nodes and pods again."""
+        self.nodes = {
+            obj["metadata"]["name"]: obj["metadata"]["labels"]
+            for obj in await self.listed(kinds.NODES)
+            if BLOCK in obj["metadata"].get("labels", {})
+        }
+        pods = await self.listed(kinds.PODS)
+        pods.sort(key=lambda pod: (pod["metadata"].get("creationTimestamp", ""), _name(pod)))
+        for group in self.groups:
+            own = [pod for pod in pods if group.labels.items() <= _labels(pod).items()]
+            self.pods[group.name] = [
+                pod for pod in own if not (has_ended(pod) or "deletionTimestamp" in pod["metadata"])
+            ]
+            if any(map(has_ended, own)):
+                self.ended.add(group.name)
+
+    async def until(self, what: str, condition_met: Callable[[], Awaitable[bool]]) -> None:
+        """Refresh and show until a condition holds.
+
+        Raises:
+            CommandError: it did not hold in time; names what is waited for and what was seen.
+        """
+        end = time.monotonic() + self.limit_s
+        while True:
+            await self.refresh()
+            if self._live is not None:
+                self._live.update(self.live_view())
+            if await condition_met():
+                return
+            if time.monotonic() > end:
+                raise CommandError(f"{what}: not within {self.limit_s:g} s ({self.seen()})")
+            await asyncio.sleep(0.25)
+
+    def seen(self) -> str:
+        """What the last refresh found, for the message of a wait that failed."""
+        return "bound pods: " + ", ".join(
+            f"{name}: {len(pods)}" for name, pods in self.bound.items()
+        )
+
+    async def until_bound(self, what: str, counts: Mapping[str, int]) -> None:
+        """Wait until each group has so many bound pods."""
+
+        async def all_bound() -> bool:
+            bound = self.bound
+            return all(len(bound[name]) == count for name, count in counts.items())
+
+        await self.until(what, all_bound)
+
+    async def until_pending(self, name: str) -> str:
+        """Wait until the Workload of a job does not fit, and return its message."""
+        message = ""
+
+        async def not_placed() -> bool:
+            nonlocal message
+            quota = await self.condition(name, "QuotaReserved")
+            message = quota.get("message", "")
+            return quota.get("reason") == "TopologyPlacementFailed"
+
+        await self.until(f"{name} is pending with a reason", not_placed)
+        return message
+
+    async def create(self, kind: Resource, obj: Object) -> None:
+        """Create one object of the story."""
+        await self.client.create(kind.path(NAMESPACE), json.dumps(obj).encode())
+
+    async def get(self, kind: Resource, name: str) -> Object:
+        """Read one object."""
+        path = kind.path(NAMESPACE if kind.namespaced else None, name)
+        return dict(json.loads(await self.client.get(path)))
+
+    async def listed(self, kind: Resource, *, everywhere: bool = False) -> list[Object]:
+        """Every object of a kind in the story's namespace, or in all of them."""
+        items: list[Object] = []
+        path = kind.path(NAMESPACE if kind.namespaced and not everywhere else None)
+        async for page in self.client.list_pages(path):
+            items.extend(json.loads(page)["items"])
+        return items
+
+    async def workload_of(self, name: str) -> Object | None:
+        """The Workload of a job of the story, None while there is none."""
+        workloads = await self.listed(kinds.WORKLOADS)
+        return next((one for one in workloads if name in _owners(one)), None)
+
+    async def condition(self, name: str, type_: str) -> Object:
+        """A condition of a job's Workload; empty when there is none."""
+        return conditions_of(await self.workload_of(name)).get(type_, {})
+
+    async def foreign(self) -> list[str]:
+        """Unfinished Workloads and pods of all namespaces that would take the story's capacity."""
+        workloads = [
+            f"Workload {obj['metadata']['namespace']}/{_name(obj)}"
+            for obj in await self.listed(kinds.WORKLOADS, everywhere=True)
+            if conditions_of(obj).get("Finished", {}).get("status") != "True"
+        ]
+        pods = [
+            f"pod {obj['metadata']['namespace']}/{_name(obj)}"
+            for obj in await self.listed(kinds.PODS, everywhere=True)
+            if not has_ended(obj)
+        ]
+        return sorted(workloads) + sorted(pods)
+
+    async def clear(self) -> None:
+        """Delete what an earlier demo left.
+
+        Raises:
+            CommandError: the playground runs something else.
+        """
+        options = json.dumps({"propagationPolicy": "Background"}).encode()
+        for kind, name in DEMO_OBJECTS:
+            with contextlib.suppress(NotFoundError):  # also where the kind is not installed
+                await self.client.delete(kind.path(NAMESPACE, name), options)
+
+        async def gone() -> bool:
+            every = [*await self.listed(kinds.WORKLOADS), *await self.listed(kinds.PODS)]
+            return not any(map(_is_of_demo, every))
+
+        await self.until("objects of an earlier demo are gone", gone)
+        self.ended.clear()
+        if others := await self.foreign():
+            more = f" (and {len(others) - 1} more)" if others[1:] else ""
+            raise CommandError(
+                f"the demo needs an empty playground, and {others[0]}{more} exists; delete it, "
+                "or name another folder with --state"
+            )
+
+
+def conditions_of(obj: Object | None) -> dict[str, Object]:
+    """Conditions of an object by type."""
+    entries = (obj or {}).get("status", {}).get("conditions", [])
+    return {entry["type"]: entry for entry in entries}
+
+
+def has_ended(pod: Object) -> bool:
+    """Whether a pod succeeded or failed."""
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def _is_of_demo(obj: Object) -> bool:
+    known = {name for _, name in DEMO_OBJECTS}
+    return not known.isdisjoint((*_owners(obj), *_labels(obj).values()))
+
+
+def _owners(obj: Object) -> list[str]:
+    return [owner["name"] for owner in obj["metadata"].get("ownerReferences", [])]
+
+
+def _labels(obj: Object) -> dict[str, str]:
+    return dict(obj["metadata"].get("labels", {}))
+
+
+def _name(obj: Object) -> str:
+    return str(obj["metadata"]["name"])

@@ -5,46 +5,41 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from rackgate.features import Features
 from rackgate_cli.errors import CommandError, UsageError
+from rackgate_cli.verbs import add_target, add_verb
 
 if TYPE_CHECKING:
-    # What add_parser gets; argparse has no public name for it.
-    from argparse import _SubParsersAction
-
-_DESCRIPTION: Final = (
-    "Says why a Workload is pending: which domains come closest and what each of them lacks, which "
-    "nodes were no help and by which rule, who holds room and quota, what is ahead in the queue, "
-    "and what would help. Only lists objects; decides nothing and changes nothing. The answer is "
-    "that of the assigner's own engine on what the API server shows now."
-)
-_EPILOG: Final = """examples:
-  rackgate explain train -n team-a           # by the name of the Job, JobSet or RayCluster
-  rackgate explain team-a/job-train-5d2f1    # by the Workload's name
-  rackgate explain -f job.yaml               # not submitted yet: would it fit, and where?
-  rackgate explain train --json | jq .changes
-  rackgate explain train --state ./mine      # on a playground
-
-exit codes:
-  0  explained
-  1  there is no such Workload or job, or the cluster cannot be read
-  2  the command line, the file or the manifest in it is wrong
-
-The JSON is described by --schema; its apiVersion changes when a field changes its meaning."""
+    from rackgate_cli.verbs import Subparsers
 
 
-def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the verb `explain`."""
-    parser = subparsers.add_parser(
+    parser = add_verb(
+        subparsers,
         "explain",
-        help="why a Workload is pending, or whether a manifest would fit",
-        description=textwrap.fill(_DESCRIPTION, 80),
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        summary="say why a Workload is pending, or whether a manifest would fit",
+        description="Says why a Workload is pending: which domains come closest and what each of "
+        "them lacks, which nodes are excluded and by which rule, who uses capacity and quota, "
+        "which Workloads are ahead in the queue, and what would help. Only reads. The answer is "
+        "that of the assigner's own scheduling code for what the API server returns now.",
+        examples=(
+            "rackgate explain train -n team-a           # a Job, JobSet or RayCluster",
+            "rackgate explain team-a/job-train-5d2f1    # a Workload",
+            "rackgate explain -f job.yaml               # would it fit, and where?",
+            "rackgate explain train --json | jq .changes",
+            "rackgate explain train --state ./mine      # on a playground",
+        ),
+        exit_codes={
+            0: "explained",
+            1: "no such Workload or job, or the cluster cannot be read",
+            2: "the command line, the file or the manifest in it is wrong",
+        },
+        note="--schema describes the JSON. Its apiVersion changes when a field changes meaning.",
     )
     parser.add_argument(
         "workload",
@@ -66,7 +61,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         type=_top,
         default=3,
         metavar="N",
-        help="domains, holders and names to list each time (default %(default)s)",
+        help="how many domains, holders and names to list (default %(default)s)",
     )
     parser.add_argument(
         "--levels",
@@ -79,15 +74,9 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "--config",
         metavar="FILE",
         type=Path,
-        help="the assigner's configuration, where its feature gates or resources are not default",
+        help="the assigner's configuration file, if its feature gates or resources are not default",
     )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--state", metavar="DIR", help="folder of a playground (see $RACKGATE_STATE)"
-    )
-    where.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config")
-    parser.add_argument("--context", help="context of the kubeconfig")
-    parser.set_defaults(run=run)
+    add_target(parser)
 
 
 def _top(text: str) -> int:
@@ -103,7 +92,7 @@ def _top(text: str) -> int:
 def _check_name(text: str) -> None:
     parts = text.split("/")
     if len(parts) > 2 or not all(parts):
-        raise UsageError(f'"{text}" is no name: write NAME or NAMESPACE/NAME')
+        raise UsageError(f'"{text}" is not a name: write NAME or NAMESPACE/NAME')
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -128,10 +117,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("name a Workload or its job, or a file with -f")
     if arguments.workload is not None:
         _check_name(arguments.workload)
-    if arguments.state is not None and arguments.context is not None:
-        raise UsageError(
-            "--context chooses in a kubeconfig; a playground (--state) has one cluster"
-        )
     try:
         found: Explanation = asyncio.run(_explain(arguments))
     except KubeError as error:
@@ -155,7 +140,7 @@ async def _explain(arguments: argparse.Namespace) -> Any:
     from rackgate_cli.explain.manifest import load
     from rackgate_cli.target import cluster_target
 
-    # A bad file is told before any cluster is asked.
+    # A malformed file is reported before any cluster is read.
     document = load(arguments.file, arguments.workload) if arguments.file is not None else None
     features, excluded = _settings(arguments.config)
     target = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)

@@ -1,8 +1,8 @@
-"""Questions about one Workload, put to a cluster that is only read."""
+"""Explains one Workload of a cluster, or a manifest that is not submitted. Only reads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,10 +17,10 @@ from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as workload_explanation
-from rackgate_assigner.explain.explanation import Explanation, FieldProblem
+from rackgate_assigner.explain.explanation import Explanation, FieldProblem, Remedy, Resize
 from rackgate_assigner.explain.running import find_unhealthy_nodes, pods_of, with_pod_status
 from rackgate_assigner.jobs.state import is_managed
-from rackgate_assigner.workload.info import workload_info
+from rackgate_assigner.workload.info import WorkloadInfo, workload_info
 from rackgate_cli.errors import CommandError
 from rackgate_cli.explain.manifest import (
     WORKLOAD,
@@ -30,14 +30,13 @@ from rackgate_cli.explain.manifest import (
     why_namespace_not_managed,
 )
 from rackgate_cli.explain.reading import ClusterReading, podset_pods, read
-from rackgate_cli.explain.resize import with_resize
 
 _NOT_EXPLAINED = ("inactive", "deleting", "evicted")
 _KINDS = (*map(str.lower, KINDS), "workload", "kwl")
 
 
 class WorkloadExplainer:
-    """Explains Workloads of one cluster, reading it anew each time."""
+    """Explains Workloads of one cluster; reads it again for each."""
 
     def __init__(
         self, client: Client, features: Features, excluded: tuple[str, ...], top: int
@@ -45,7 +44,7 @@ class WorkloadExplainer:
         """Prepare.
 
         Args:
-            client: only lists and reads.
+            client: only reads.
             features: gates of the assigner.
             excluded: prefixes of resources that it does not count.
             top: how many domains, holders and names to list each time.
@@ -89,7 +88,7 @@ class WorkloadExplainer:
         return await read(self._client, Cache(self._features, self._excluded), namespace)
 
     async def _requested_counts(self, workload: Workload) -> Mapping[str, int] | None:
-        """What the job of an elastic Workload asks for now; None where that cannot be read."""
+        """What the job of an elastic Workload requests now; None if it cannot be read."""
         owner = owner_of(workload) if workload.elastic else None
         if owner is None:
             return None
@@ -103,21 +102,19 @@ class WorkloadExplainer:
 
     async def _job(self, namespace: str, name: str, found: ClusterReading) -> Explanation:
         """A job without a Workload."""
-        refused: dict[str, str] = {}
+        forbidden: dict[str, str] = {}
         for kind in KINDS.values():
             try:
                 raw = await self._client.get(kind.resource.path(namespace, name))
             except NotFoundError:
                 continue  # also where the cluster has no such kind
             except ForbiddenError as error:
-                refused[kind.name] = error.message
+                forbidden[kind.name] = error.message
                 continue
             return self._found_job(kind, raw, namespace, found)
-        if refused:
-            kinds, message = (
-                " and ".join(f"{kind}s" for kind in refused),
-                next(iter(refused.values())),
-            )
+        if forbidden:
+            kinds = " and ".join(f"{kind}s" for kind in forbidden)
+            message = next(iter(forbidden.values()))
             raise CommandError(
                 f'there is no Workload "{name}" in namespace "{namespace}", and {kinds} without '
                 f"one cannot be read ({message}){_similar_names(found, namespace, name)}"
@@ -137,13 +134,10 @@ class WorkloadExplainer:
         document = msgspec.json.decode(raw)
         # An object that is read alone may not say what it is.
         document |= {"apiVersion": kind.resource.api_version, "kind": kind.name}
-        # Its marks of the webhook are right, and it is judged as it would come anew.
+        # It keeps what the webhook injected, and is explained as if it were created now.
         preview = preview_submission(document, namespace, found, namespace, stored=True)
         explanation = self._explain_preview(preview, found)
-        note = (
-            f"the {kind.name} is there, but the assigner has made no Workload of it yet: "
-            "does it run?"
-        )
+        note = f"No Workload exists yet for this {kind.name}. Check that the assigner is running."
         return msgspec.structs.replace(explanation, job=key, warnings=(note, *explanation.warnings))
 
     def _explain_preview(self, manifest: SubmissionPreview, found: ClusterReading) -> Explanation:
@@ -155,7 +149,7 @@ class WorkloadExplainer:
             return Explanation(
                 workload=manifest.name,
                 state="invalid",
-                summary="It would be refused at creation.",
+                summary="The API server would reject it.",
                 errors=tuple(
                     FieldProblem(path=error.path, problem=error.problem, help=error.help)
                     for error in manifest.errors
@@ -175,7 +169,7 @@ class WorkloadExplainer:
     async def _with_observed_state(
         self, explanation: Explanation, workload: Workload, found: ClusterReading
     ) -> Explanation:
-        """With what only the objects themselves say: how it ended, how its pods fare."""
+        """Add what only the objects themselves show: how it ended, and its pods."""
         if explanation.state == "finished":
             return _with_condition(explanation, workload, WorkloadCondition.FINISHED)
         if explanation.state in _NOT_EXPLAINED:
@@ -221,15 +215,15 @@ def _kind_of(workload: Workload) -> str:
 
 
 def _not_found_message(found: ClusterReading, namespace: str, name: str) -> str:
-    """That nothing has this name, and what has a similar one."""
+    """That nothing has this name, and what has a similar name."""
     hint = _similar_names(found, namespace, name)
     if not hint and namespace.partition(".")[0].rstrip("s") in _KINDS:
-        hint = "; what stands before the slash is a namespace, not a kind"
+        hint = "; the part before the slash is a namespace, not a kind"
     return f'there is no Workload and no job "{name}" in namespace "{namespace}"{hint}'
 
 
 def _similar_names(found: ClusterReading, namespace: str, name: str) -> str:
-    """What there is of a similar name, or of this name in another namespace."""
+    """Similar names, and this name in other namespaces."""
     known = [
         *found.workloads,
         *(_job_of(item) for item in found.workloads.values() if item.metadata.controller),
@@ -242,7 +236,7 @@ def _similar_names(found: ClusterReading, namespace: str, name: str) -> str:
 
 def _not_managed(key: str, why: str) -> Explanation:
     return Explanation(
-        workload=key, state="ungoverned", summary=f"Rackgate leaves it alone: {why}."
+        workload=key, state="ungoverned", summary=f"Rackgate does not manage it: {why}."
     )
 
 
@@ -251,3 +245,113 @@ def _with_condition(explanation: Explanation, workload: Workload, type_: str) ->
     if condition is None:
         return explanation
     return msgspec.structs.replace(explanation, reason=condition.reason, message=condition.message)
+
+
+def with_resize(
+    explanation: Explanation, cache: Cache, requested: Mapping[str, int] | None, top: int
+) -> Explanation:
+    """Add the resize to an explanation of an elastic Workload that runs.
+
+    Slices request the same one after another, so quota, topology and remedies are those of the
+    first pending slice.
+
+    Args:
+        explanation: of the Workload itself.
+        cache: the cluster.
+        requested: pods that its job requests now, by PodSet; None if that could not be read.
+        top: names to list.
+    """
+    row = cache.workloads[explanation.workload]
+    if not row.elastic or row.parent or row.reserved is None:
+        return explanation
+    mine = [one for one in cache.workloads.values() if one.parent == row.key]
+    slices = sorted((one for one in mine if one.owner_uid == row.uid), key=lambda one: one.key)
+    first = next((one for one in slices if one.pending), None)
+    why = (
+        None
+        if first is None
+        else workload_explanation.explain(cache, first.key, cache.features, top)
+    )
+    lines = []
+    for part in row.reserved.podsets:
+        own = [one for one in slices if any(p.request.name == part.name for p in one.podsets)]
+        line = _line(row, part.name, part.count, own, top)
+        if requested is not None:
+            line = msgspec.structs.replace(line, asked=requested.get(part.name, line.asked))
+        if why is not None and why.workload in line.slices:
+            line = msgspec.structs.replace(line, because=why.summary.rstrip("."))
+        lines.append(line)
+    explanation = msgspec.structs.replace(explanation, resizes=tuple(lines))
+    if why is None:
+        return explanation
+    grows = "; ".join(_resize_text(line) for line in lines if line.waiting)
+    return msgspec.structs.replace(
+        explanation,
+        summary=f"It is admitted, and scales up: {grows}.",
+        changes=_changes(explanation.workload, why),
+        quota=why.quota,
+        flavors=why.flavors,
+        queue=why.queue,
+    )
+
+
+def _changes(parent: str, why: Explanation) -> tuple[Remedy, ...]:
+    """What would help a slice, except that its own parent releases quota."""
+    own = [
+        line
+        for line in why.quota
+        if line.missing != "0"
+        and not line.more_holders
+        and {holder.name for holder in line.holders} == {parent}
+    ]
+    if not own:
+        return why.changes
+    more = (
+        Remedy(
+            kind="quota",
+            value=line.missing,
+            when="perhaps",
+            text=f"{line.missing} more {line.resource} of quota in flavor {line.flavor}: "
+            "this job itself uses the rest",
+        )
+        for line in own
+    )
+    return (*(change for change in why.changes if change.kind != "quota"), *more)
+
+
+def _line(
+    row: WorkloadInfo, podset: str, count: int, slices: Sequence[WorkloadInfo], top: int
+) -> Resize:
+    """One PodSet and its slices."""
+    beside = sum(
+        _pods(one) for one in slices if one.uid not in row.merged_slices and _is_admitted(one)
+    )
+    waiting = [one for one in slices if one.pending]
+    pods = sum(_pods(one) for one in waiting)
+    return Resize(
+        podset=podset,
+        asked=count + beside + pods,
+        granted=count + beside,
+        waiting=pods,
+        slices=tuple(one.key for one in waiting[:top]),
+        more_slices=max(0, len(waiting) - top),
+        because=next((one.pending_message or one.pending_reason for one in waiting), ""),
+    )
+
+
+def _is_admitted(row: WorkloadInfo) -> bool:
+    return row.reserved is not None and row.admitted and not (row.evicted or row.deleting)
+
+
+def _pods(row: WorkloadInfo) -> int:
+    if row.reserved is not None:
+        return sum(part.count for part in row.reserved.podsets)
+    return sum(podset.request.count for podset in row.podsets)
+
+
+def _resize_text(line: Resize) -> str:
+    because = f" because {line.because[:1].lower()}{line.because[1:]}" if line.because else ""
+    return (
+        f"{line.podset} requested {line.asked}, admitted {line.granted}, "
+        f"pending {line.waiting}{because}"
+    )

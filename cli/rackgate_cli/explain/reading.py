@@ -1,4 +1,4 @@
-"""Reads a cluster as the assigner sees it: the same projections, folded into the same cache."""
+"""Reads a cluster as the assigner does: the same views in the same cache."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rackgate.runtime.tasks import spawn
 from rackgate.wire import core, kueue
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.watches import BOUND, decode_pod, decode_workload, decoder
-from rackgate_cli.errors import CommandError
+from rackgate_cli.errors import CommandError, first_error
 from rackgate_cli.managed import Selectors, selectors
 from rackgate_cli.target import Progress
 
 TRIES: Final = 3
-# What placement does not need: a user without the right to list them still gets an answer.
+# A user without the right to list these still gets an answer.
 OPTIONAL: Final = (
     kinds.WORKLOAD_PRIORITY_CLASSES,
     kinds.PRIORITY_CLASSES,
@@ -47,12 +47,12 @@ class ClusterReading:
     """What was read.
 
     Attributes:
-        cache: everything folded, for questions.
+        cache: of the assigner, filled.
         workloads: by `namespace/name`, with all conditions.
         workload_classes: WorkloadPriorityClasses by name.
         classes: PriorityClasses by name.
         selectors: in which namespaces jobs are managed, by plural of their kind.
-        warnings: what could not be read, and what that means.
+        warnings: what could not be read.
     """
 
     cache: Cache
@@ -64,15 +64,15 @@ class ClusterReading:
 
 
 async def read(client: Client, cache: Cache, namespace: str) -> ClusterReading:
-    """List everything that an explanation needs, in pages, and fold it into a cache.
+    """List everything that an explanation needs, and fill a cache with it.
 
-    Workloads are read after pods: a pod is only bound under an admission that was there before,
-    so this order invents no pod without one.
+    Workloads are read after pods: an admission comes before the pods that it ungates, so this
+    order shows no pod without its admission.
 
     Args:
-        client: only asked to list.
+        client: only lists.
         cache: an empty one.
-        namespace: of the Workload: it and its LimitRanges are read alone where those of the whole
+        namespace: of the Workload. It and its LimitRanges are read alone if those of the whole
             cluster may not be listed.
 
     Raises:
@@ -82,7 +82,7 @@ async def read(client: Client, cache: Cache, namespace: str) -> ClusterReading:
     try:
         await reader.read()
     except BaseExceptionGroup as errors:
-        raise _first_error(errors) from errors
+        raise first_error(errors) from errors
     finally:
         reader.progress.done()
     return reader.found
@@ -92,7 +92,7 @@ _CacheSetter = tuple[Decode, Callable[[Any], None], Mapping[str, str] | None]
 
 
 def _cache_setters(found: ClusterReading) -> dict[kinds.Resource, _CacheSetter]:
-    """What is listed, how it is decoded and who takes it, in the order of folding."""
+    """What is listed, its decoder, its setter and its parameters, in the order of setting."""
     cache = found.cache
 
     def workload(item: kueue.Workload) -> None:
@@ -137,16 +137,16 @@ class _Reader:
         self._lists: dict[kinds.Resource, list[Any]] = {}
 
     async def read(self) -> None:
-        """List all kinds, Workloads last, then fold them."""
+        """List all kinds, Workloads last, then fill the cache."""
         async with asyncio.TaskGroup() as group:
             for kind in self._cache_setters:
                 if kind is not kinds.WORKLOADS:
                     spawn(group, self._fetch(kind), f"list {kind.plural}")
             spawn(group, self._selectors(), "list webhook configurations")
         await self._fetch(kinds.WORKLOADS)
-        for kind, (_, fold, _params) in self._cache_setters.items():
+        for kind, (_, add, _params) in self._cache_setters.items():
             for item in self._lists[kind]:
-                fold(item)
+                add(item)
 
     async def _selectors(self) -> None:
         self.found.selectors = await selectors(self.client)
@@ -162,14 +162,14 @@ class _Reader:
         self._lists[kind] = found
 
     async def _fallback(self, kind: kinds.Resource, decode: Decode) -> list[Any]:
-        """What stands in for a kind that may not be listed."""
+        """The part of a kind that may be read although the kind may not be listed."""
         if kind is kinds.NAMESPACES:
             with contextlib.suppress(KubeError):
                 return [decode(await self.client.get(kind.path(None, self.namespace)))]
         if kind is kinds.LIMIT_RANGES:
             with contextlib.suppress(KubeError):
                 return await _pages(self.client, kind.path(self.namespace), decode, None)
-        self.found.warnings.append(f"{kind.plural} cannot be listed and count as absent")
+        self.found.warnings.append(f"{kind.plural} cannot be listed and are ignored")
         return []
 
 
@@ -180,7 +180,7 @@ async def _pages(
     params: Mapping[str, str] | None,
     progress: Progress | None = None,
 ) -> list[Any]:
-    """All objects of a collection; from the start again when the list ran out of time."""
+    """All objects of a collection; starts again if the list expired."""
     for attempt in range(TRIES):
         items: list[Any] = []
         try:
@@ -198,22 +198,16 @@ async def _pages(
 
 
 async def podset_pods(client: Client, namespace: str) -> list[core.Pod]:
-    """Pods of a namespace that carry the podset label, gated ones too."""
+    """Pods of a namespace with the podset label, gated ones too."""
     params = {"labelSelector": names.PODSET_LABEL}
     return await _pages(client, kinds.PODS.path(namespace), decoder(core.Pod), params)
 
 
 def _list_error(kind: kinds.Resource, error: KubeError) -> CommandError:
     if isinstance(error, NotFoundError):
-        return CommandError(f"the cluster has no {kind.full_name}: is Rackgate installed there?")
+        return CommandError(
+            f"the cluster has no {kind.full_name}: check that Rackgate is installed"
+        )
     return CommandError(
-        f"{kind.plural} cannot be listed, which an explanation needs: {error.message}"
+        f"{kind.plural} cannot be listed, and an explanation needs them: {error.message}"
     )
-
-
-def _first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first failure of several that were under way together."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

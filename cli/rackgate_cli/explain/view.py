@@ -33,7 +33,7 @@ _RULES = {
 
 
 def blocks(found: Explanation, levels: Sequence[str] = ()) -> Iterator[Block]:
-    """Everything worth reading, the answer first.
+    """The explanation, the answer first.
 
     Args:
         found: the explanation.
@@ -43,13 +43,13 @@ def blocks(found: Explanation, levels: Sequence[str] = ()) -> Iterator[Block]:
     yield Line(found.summary, "green" if _is_good(found) else "yellow")
     yield from (Line(f"warning: {text}", "red") for text in found.warnings)
     if found.errors:
-        yield Heading("REFUSED")
+        yield Heading("REJECTED")
         yield Grid(
             ("FIELD", "PROBLEM", "WHAT WOULD HELP"),
             [(error.path, error.problem, error.help) for error in found.errors],
         )
         return
-    said = [("reason", found.reason), ("message", found.message), ("in turn", found.in_turn)]
+    said = [("reason", found.reason), ("message", found.message), ("next cycle", found.in_turn)]
     rows = [(name, text) for name, text in said if text]
     if rows:
         yield Line("")
@@ -78,7 +78,11 @@ def _is_good(found: Explanation) -> bool:
 
 def _title(found: Explanation) -> str:
     job = f", of {found.job_kind or 'Job'} {found.job}" if found.job else ""
-    state = {"notSubmitted": "not submitted", "waiting": "pending"}.get(found.state, found.state)
+    state = {
+        "notSubmitted": "not submitted",
+        "ungoverned": "not managed",
+        "waiting": "pending",
+    }.get(found.state, found.state)
     return f"{found.workload}: {state}{job}"
 
 
@@ -97,23 +101,23 @@ def _flavor(view: FlavorView, levels: Sequence[str]) -> Iterator[Block]:
     if shown:
         yield Heading("LEVELS")
         yield Grid(
-            ("LEVEL", "DOMAINS", "PODS IN ALL", "BEST DOMAIN", "TAKES", "WHEN EMPTY"),
+            ("LEVEL", "DOMAINS", "FITTING PODS", "BEST DOMAIN", "FITS", "FITS IF EMPTY"),
             [_level(level) for level in shown],
         )
     for level in shown:
         if (level.asked or levels) and level.best:
             yield Heading(f"BEST of {level.level}")
             yield Grid(
-                ("DOMAIN", "TAKES", "USABLE NODES", "TIGHTEST", "LACKS", "HELD BY"),
+                ("DOMAIN", "FITS", "USABLE NODES", "TIGHTEST", "LACKS", "HELD BY"),
                 [_domain(domain) for domain in level.best],
             )
     if view.excluded:
-        yield Heading("NODES THAT WERE NO HELP")
+        yield Heading("EXCLUDED NODES")
         yield Grid(("NODES", "WHY", "", "FOR EXAMPLE"), [_exclusion(e) for e in view.excluded])
     for other in view.overlaps:
         yield Line(
-            f"{other.nodes} of its nodes belong to flavor {other.flavor} too: placement counts on "
-            "nodes of one flavor only",
+            f"{other.nodes} of its nodes also belong to flavor {other.flavor}: a node must belong "
+            "to one flavor only",
             "red",
         )
 
@@ -122,18 +126,15 @@ def _flavor_facts(view: FlavorView) -> Iterator[tuple[str, str]]:
     yield "levels", ", ".join(view.level_keys)
     yield "nodes", str(view.nodes)
     if view.asked:
-        yield "asked", f"{view.asked}, by {', '.join(view.refused or view.podsets)}"
+        yield "requested", f"{view.asked}, by {', '.join(view.refused or view.podsets)}"
     if view.problem:
-        yield "not for this", view.problem
+        yield "not usable", view.problem
     if view.fits:
         yield "fits", "yes"
     elif view.fitting is not None:
         units = f"{view.unit}s" if view.slice_size == 1 else f"slices of {view.slice_size}"
         yield "fits", f"{view.fitting} of {view.wanted} {units}"
-        yield (
-            "when empty",
-            "yes" if view.fits_when_empty else "no: not even without other Workloads",
-        )
+        yield "fits on an empty cluster", "yes" if view.fits_when_empty else "no"
     if view.message and view.fitting is None:
         yield "message", view.message
 
@@ -161,7 +162,7 @@ def _identity(level: str, wanted: Sequence[str]) -> bool:
 
 
 def _level(level: LevelCapacity) -> tuple[str, ...]:
-    name = f"{level.level} (asked)" if level.asked else level.level
+    name = f"{level.level} (requested)" if level.asked else level.level
     numbers = (str(level.domains), str(level.pods))
     if not level.best:
         return (name, *numbers, "-", "-", "-")
@@ -180,7 +181,7 @@ def _domain(domain: DomainCapacity) -> tuple[str, ...]:
     ]
     if domain.fragmented:
         pieces = [f"{r.stranded} {r.resource}" for r in domain.resources if r.stranded != "0"]
-        lacks.append(f"free in pieces too small: {', '.join(pieces)}" if pieces else "in pieces")
+        lacks.append(f"free but fragmented: {', '.join(pieces)}" if pieces else "fragmented")
     return (
         "/".join(domain.domain),
         takes,
@@ -195,11 +196,11 @@ def _holders(found: Sequence[Holder], more: int) -> str:
     parts = []
     for one in found:
         amounts = ", ".join(f"{amount} {name}" for name, amount in one.amounts.items())
-        pods = f"{one.pods} x " if one.pods > 1 else ""
-        kind = "pod " if one.kind == "Pod" else ""
-        if kind:
-            pods = ""
-        parts.append(f"{kind}{one.name} ({pods and f'{one.pods} pods, '}{amounts})")
+        if one.kind == "Pod":
+            parts.append(f"pod {one.name} ({amounts})")
+        else:
+            pods = f"{one.pods} pods, " if one.pods > 1 else ""
+            parts.append(f"{one.name} ({pods}{amounts})")
     if more:
         parts.append(f"{more} more")
     return "; ".join(parts) or "-"
@@ -225,7 +226,7 @@ def _quota(lines: Sequence[QuotaLine]) -> Grid:
         )
         for line in lines
     ]
-    headings = ("FLAVOR", "RESOURCE", "ASKED", "IN USE", "MISSING", "PROBLEM", "HELD BY")
+    headings = ("FLAVOR", "RESOURCE", "REQUESTED", "IN USE", "MISSING", "PROBLEM", "HELD BY")
     return Grid(headings, rows)
 
 
@@ -236,7 +237,7 @@ def _queue(side: QueuePosition) -> Iterator[tuple[str, str]]:
     for problem in side.problems:
         yield "problem", problem
     if side.position is not None:
-        yield "position", f"{side.position + 1} of {side.waiting} that wait"
+        yield "position", f"{side.position + 1} of {side.waiting} pending"
     for other in side.ahead:
         yield "behind", f"{other.workload} (priority {other.priority}, since {other.since or '-'})"
 
@@ -249,30 +250,30 @@ def _resizes(lines: Sequence[Resize]) -> Grid:
             names += f" and {line.more_slices} more"
         numbers = (str(line.asked), str(line.granted), str(line.waiting))
         rows.append((line.podset, *numbers, line.because or "-", names or "-"))
-    return Grid(("PODSET", "ASKED", "GRANTED", "WAITING", "BECAUSE", "SLICES"), rows)
+    return Grid(("PODSET", "REQUESTED", "ADMITTED", "PENDING", "REASON", "SLICES"), rows)
 
 
 def _run(run: PodSetStatus) -> Iterator[Block]:
     yield Heading(f"PODSET {run.podset}")
     flavors = ", ".join(f"{name} of {resource}" for resource, name in sorted(run.flavors.items()))
-    rows = [("granted", f"{run.granted} pods"), ("flavors", flavors or "-")]
+    rows = [("admitted", f"{run.granted} pods"), ("flavors", flavors or "-")]
     rows.append(("running", str(run.running)))
     if run.ended:
         rows.append(("ended", str(run.ended)))
     rows += [
         (
-            "held",
+            "not running",
             f"{held.pods} {held.why} ({', '.join(held.names)}"
             f"{', ...' if held.pods > len(held.names) else ''})",
         )
         for held in run.held
     ]
     if run.missing:
-        rows.append(("missing", f"{run.missing} not made yet by their controller"))
-    rows += [("broken node", name) for name in run.broken_nodes]
+        rows.append(("missing", f"{run.missing} not created yet by their controller"))
+    rows += [("unhealthy node", name) for name in run.broken_nodes]
     if run.places is not None:
         rows += [
-            ("place", f"{'/'.join(place.domain)}: {place.pods}") for place in run.places.places
+            ("domain", f"{'/'.join(place.domain)}: {place.pods}") for place in run.places.places
         ]
         if run.places.domains > len(run.places.places):
             rows.append(("", _more_domains(run.places.domains - len(run.places.places))))

@@ -1,4 +1,4 @@
-"""Follows a cluster by watches and judges it as it changes, within a bounded share of one core."""
+"""Watches a cluster and checks it as it changes, with a bounded share of one core."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from rackgate.runtime import clock
 from rackgate.runtime.tasks import spawn
 from rackgate_cli.invariants.probe import absent_kinds, read_failure, reason_to_stop
 from rackgate_invariants.cluster_state import ClusterState, check_removed_gates
+from rackgate_invariants.reading import SOURCES, Source
 from rackgate_invariants.rows.rows import PodRow, WorkloadRow
-from rackgate_invariants.rows.sources import SOURCES, Source
 from rackgate_invariants.rules.catalog import Breach
 from rackgate_invariants.rules.workload_slices import check_growth
 from rackgate_invariants.tracker import Change, Tracker
 
-# A judgement of a large cluster takes a second: at least this many times as long is rested.
+# A check of a large cluster takes a second: pause at least this many times as long.
 REST_FACTOR = 3.0
-# After an interruption every watch has been tried again by then (their pauses end at 5 s).
+# After a disconnection every watch has been retried by then (their backoff ends at 5 s).
 RECOVERY_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class FollowCallbacks:
-    """What is told while a cluster is followed.
+    """Called while a cluster is watched.
 
     Attributes:
-        changed: breaches that began to count, or ended.
-        connection: the words of a failure, or "" when the API server answers again.
-        synced: everything was read once.
+        changed: with breaches that started to count, or ended.
+        connection: with a failure, or "" when the API server answers again.
+        synced: when everything was read once.
     """
 
     changed: Callable[[list[Change]], None]
@@ -45,11 +45,11 @@ class FollowCallbacks:
 
 @dataclass(slots=True)
 class _CollectionHandler:
-    """Folds one collection into the world.
+    """Puts the objects of one collection into the state.
 
     Attributes:
-        decoded: objects decoded since the last one was folded: one, while a watch goes on. After
-            a list several writes may lie between two versions, and nobody can tell who did what.
+        decoded: objects decoded since the last upsert: one, during a watch. After a list several
+            writes may lie between two versions, and their writers cannot be told apart.
     """
 
     world: ClusterState
@@ -70,7 +70,7 @@ class _CollectionHandler:
         self.decoded = 0
 
     def _between(self, before: Any, row: Any) -> Iterable[Breach]:
-        """What only the step from one version to the next shows."""
+        """Breaches that only two consecutive versions show."""
         if isinstance(row, PodRow):
             return check_removed_gates(before, row)
         if isinstance(row, WorkloadRow) and row.elastic:
@@ -88,15 +88,15 @@ def _key(row: Any) -> str:
 
 @dataclass(slots=True)
 class ClusterFollower:
-    """Judges a cluster until it is told to stop.
+    """Checks a cluster until it is stopped.
 
     Attributes:
-        interval_s: least time between two judgements.
+        interval_s: shortest time between two checks.
         namespace: of namespaced kinds only this one.
-        recovery_pause_s: after an interruption, the rest before the next judgement.
-        clock_skew_s: how far this machine's clock is ahead of the API server's.
-        blind: nothing was judged since the cluster could not be read, or not at all yet.
-        unchecked_s: seconds since all was read once for which that was so.
+        recovery_pause_s: pause after a disconnection.
+        clock_skew_s: seconds that this machine's clock is ahead of the API server's.
+        disconnected: nothing was checked yet, or since the cluster could not be read.
+        unchecked_s: seconds of disconnection since everything was read once.
     """
 
     client: Client
@@ -117,11 +117,11 @@ class ClusterFollower:
     _informers: list[tuple[Source, Informer[Any]]] = field(default_factory=list)
 
     async def run(self, stop: asyncio.Event, limit_s: float | None = None) -> None:
-        """Follow until `stop` is set, or for `limit_s` seconds after all was read once."""
-        # Steps of this machine's wall clock while it watches change nothing.
+        """Check until `stop` is set, or for `limit_s` seconds after everything was read once."""
+        # Later steps of this machine's wall clock have no effect.
         self._clock_offset = clock.now().timestamp() - self.clock_skew_s - clock.monotonic()
         async with self._watching():
-            # Nothing is waited for of a kind that the cluster does not serve; it may come later.
+            # Do not wait for a kind that the cluster does not serve; it may be installed later.
             self._absent = await absent_kinds(self.client, self.namespace)
             while not all(one.synced.is_set() for one in self._expected()):
                 self._report_failure(self._problem())
@@ -143,7 +143,7 @@ class ClusterFollower:
                 return
 
     async def _end(self) -> None:
-        """Find out whether what was judged last was still so: silence alone does not tell."""
+        """Ask whether the API server still answers: quiet watches do not tell."""
         if not self.disconnected and self._informers:
             source, _ = self._informers[0]
             why = await read_failure(self.client, source, self.namespace)
@@ -186,7 +186,7 @@ class ClusterFollower:
         return self._informers
 
     def _expected(self) -> list[Informer[Any]]:
-        """Followers of what the cluster serves."""
+        """Informers of what the cluster serves."""
         return [
             informer
             for source, informer in self._informers
@@ -201,7 +201,7 @@ class ClusterFollower:
         self.callbacks.changed([self.tracker.event(self._now(), breach)])
 
     async def _check(self) -> float:
-        """Judge once; returns the seconds to rest."""
+        """Check once; returns the seconds to pause."""
         if not await self._connected():
             return self.interval_s
         started = clock.monotonic()
@@ -219,17 +219,17 @@ class ClusterFollower:
         return next((one.problem for one in self._expected() if _failed(one)), "")
 
     async def _connected(self) -> bool:
-        """Whether what is known is up to date enough to be judged.
+        """Whether the state is current enough to be checked.
 
-        A watch that failed shows it until something comes through it again, which may take a
-        minute on a quiet collection: so the API server is asked whether it may go on.
+        An informer reports a failed watch until its next event, which may take a minute in a quiet
+        collection, so the API server is asked whether the collection may still be read.
         """
         if any(informer.listing for informer in self._expected()):
             self._mark_disconnected(self._problem())
             return False
         failed = [(one, source, one.problem) for source, one in self._informers if _failed(one)]
         if failed:
-            # Each of them: a right may have been taken away for one kind alone.
+            # Each of them: a right may have been removed for a single kind.
             sources = [source for _, source, _ in failed]
             why = await reason_to_stop(self.client, self.namespace, sources)
             if why:
@@ -243,7 +243,7 @@ class ClusterFollower:
         return clock.monotonic() >= self._recovered_at
 
     def _mark_disconnected(self, why: str) -> None:
-        """What is known is behind: nothing is judged until it is certain again."""
+        """The state is outdated: check nothing until it is current again."""
         self.disconnected = True
         self.tracker.reset_unconfirmed()
         if why:

@@ -1,23 +1,29 @@
-"""Asks what may be read before it is read, and whether it still may."""
+"""What may be read, whether it still may be, and how far the clocks differ.
+
+Only overdue deletions and the patience of a single check compare this machine's time with times in
+objects. It is corrected by the `Date` of the API server's answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
+from email.utils import parsedate_to_datetime
+from typing import Final
 
 import msgspec
 
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError, TransportError
+from rackgate.runtime import clock
 from rackgate.runtime.tasks import spawn
-from rackgate_cli.errors import CommandError
-from rackgate_invariants.reading import is_absent, unreadable_reason
-from rackgate_invariants.rows.sources import SOURCES, Source
+from rackgate_cli.errors import CommandError, first_error
+from rackgate_invariants.reading import SOURCES, Source, is_absent, unreadable_reason
 
 PROBE_S = 2.0
-# Longer than a slow answer takes, shorter than somebody waits who asked for the end.
+# Longer than a slow answer takes, and short enough for a user who interrupts.
 ANSWER_S = 10.0
 
 
@@ -33,10 +39,10 @@ _list = msgspec.json.Decoder(_List).decode
 
 
 async def namespace_is_known(client: Client, namespace: str) -> bool:
-    """Whether a namespace is there for certain.
+    """Whether a namespace certainly exists.
 
     Returns:
-        False where it may not be asked: whoever may only see what is in it often may not.
+        False if it may not be read; many users may only read the objects in it.
 
     Raises:
         CommandError: there is no such namespace.
@@ -54,7 +60,7 @@ async def namespace_is_known(client: Client, namespace: str) -> bool:
 async def unreadable_collections(
     client: Client, namespace: str | None, sources: Iterable[Source] = SOURCES
 ) -> dict[str, str]:
-    """What cannot be followed, plural to reason.
+    """What cannot be listed and watched, plural to reason.
 
     Raises:
         ExceptionGroup: of KubeErrors: the API server does not answer.
@@ -70,7 +76,7 @@ async def unreadable_collections(
 
 
 async def absent_kinds(client: Client, namespace: str | None) -> frozenset[str]:
-    """Plurals of kinds that a cluster may lack, and does."""
+    """Plurals of optional kinds that the cluster does not serve."""
     found = []
     for source in SOURCES:
         if source.optional:
@@ -83,7 +89,7 @@ async def absent_kinds(client: Client, namespace: str | None) -> frozenset[str]:
 
 
 async def _denied_reason(client: Client, source: Source, namespace: str | None) -> str:
-    """Why a collection cannot be listed or watched; "" when it can, or when there is none."""
+    """Why a collection cannot be listed or watched; "" if it can, or is not served."""
     path = source.path(namespace)
     try:
         answer = _list(await client.get(path, {**source.params, "limit": "1"}))
@@ -104,14 +110,14 @@ async def _denied_reason(client: Client, source: Source, namespace: str | None) 
     except ForbiddenError:
         return f"{source.resource.plural} may not be watched"
     except (TimeoutError, GoneError):
-        pass  # silence is consent; an old version only says that time went by
+        pass  # a watch without an error is allowed; an old version only says that time passed
     return ""
 
 
 async def reason_to_stop(client: Client, namespace: str | None, sources: Iterable[Source]) -> str:
-    """Why these collections, followed until now, cannot be followed further; "" when they can.
+    """Why these collections cannot be listed and watched any more; "" if they can.
 
-    Both rights are asked for: one may be taken away without the other.
+    Either right may be removed without the other.
     """
     try:
         async with asyncio.timeout(ANSWER_S):
@@ -126,7 +132,7 @@ async def reason_to_stop(client: Client, namespace: str | None, sources: Iterabl
 
 
 async def read_failure(client: Client, source: Source, namespace: str | None) -> str:
-    """Why the API server does not give one collection; "" when it does."""
+    """Why one collection cannot be read now; "" if it can."""
     try:
         async with asyncio.timeout(ANSWER_S):
             await client.get(source.path(namespace), {**source.params, "limit": "1"})
@@ -137,8 +143,50 @@ async def read_failure(client: Client, source: Source, namespace: str | None) ->
     return ""
 
 
-def first_error(error: BaseException) -> BaseException:
-    """The first of the errors that a group holds."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+# A `Date` has whole seconds and is written before the answer arrives: ignore less than this.
+TOLERANCE_S: Final = 5.0
+# Any path that needs no right of its own.
+VERSION_PATH: Final = "/version"
+
+
+async def clock_skew_s(client: Client) -> float:
+    """Seconds that this machine's clock is ahead of the API server's; 0.0 while they agree.
+
+    Raises:
+        KubeError: the API server does not answer.
+    """
+    try:
+        await client.get(VERSION_PATH)
+    except KubeError as error:
+        # A rejection has a date like any other answer.
+        if not error.status:
+            raise
+    return difference(client.server_date, clock.now().timestamp())
+
+
+def difference(date: str, own: float) -> float:
+    """Seconds that `own` is later than a `Date` header.
+
+    Args:
+        date: the header; a malformed one counts as no difference.
+        own: Unix time at the arrival of the answer.
+
+    Returns:
+        0.0 if rounding and latency explain the difference; negative if `own` is behind.
+    """
+    try:
+        found = own - parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        return 0.0
+    return found if abs(found) > TOLERANCE_S else 0.0
+
+
+def warning(clock_skew: float) -> str:
+    """A warning about a difference; "" for none."""
+    if not clock_skew:
+        return ""
+    way = "ahead of" if clock_skew > 0 else "behind"
+    return (
+        f"this machine's clock is {abs(clock_skew):.0f} s {way} the API server's, "
+        "whose time is used instead"
+    )

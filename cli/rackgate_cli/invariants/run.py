@@ -1,4 +1,4 @@
-"""Runs the check once, or for as long as it is watched."""
+"""Runs the check once or continuously."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ import structlog
 
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
-from rackgate_cli.errors import CommandError
+from rackgate_cli.errors import CommandError, first_error
 from rackgate_cli.invariants import view
-from rackgate_cli.invariants.clocks import clock_skew_s
-from rackgate_cli.invariants.clocks import warning as clock_warning
 from rackgate_cli.invariants.follow import ClusterFollower, FollowCallbacks
-from rackgate_cli.invariants.probe import first_error, namespace_is_known, unreadable_collections
+from rackgate_cli.invariants.probe import (
+    clock_skew_s,
+    namespace_is_known,
+    unreadable_collections,
+)
+from rackgate_cli.invariants.probe import warning as clock_warning
 from rackgate_cli.managed import unmanaged
 from rackgate_cli.tables import show
 from rackgate_cli.target import Progress, cluster_target
 from rackgate_invariants.cluster import Cluster
 from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.judge import judge, skipped_rules
-from rackgate_invariants.reading import read_cluster
-from rackgate_invariants.rows.sources import ESSENTIAL
+from rackgate_invariants.reading import ESSENTIAL, read_cluster
 from rackgate_invariants.rules.catalog import RULES
 from rackgate_invariants.tracker import Change, Tracker
 
@@ -42,9 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: the cluster cannot be read.
     """
-    # Most of what is kept lives as long as the command; looking through it often finds nothing.
+    # Most objects live as long as the command, so frequent collections find nothing.
     gc.set_threshold(50_000, 50, 100)
-    # The client's own lines are for services: here the printer tells what matters.
+    # The client's log lines are for services.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(NO_LOGS))
     try:
         return asyncio.run(_run(arguments))
@@ -72,7 +74,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 async def once(client: Client, tracker: Tracker, arguments: argparse.Namespace) -> int:
-    """Check with two readings a moment apart; the second only when the first shows anything.
+    """Check with two readings, the second only if the first shows a breach.
 
     Raises:
         CommandError: nothing can be checked.
@@ -107,10 +109,10 @@ async def _namespace_known(client: Client, namespace: str | None) -> bool:
 
 
 def _warnings(cluster: Cluster, clock_skew: float, namespace_known: bool) -> list[str]:
-    """What makes an answer less certain, in words."""
+    """Why the answer is less certain."""
     found = [clock_warning(clock_skew)] if clock_skew else []
     if not (namespace_known or cluster.pods or cluster.workloads or cluster.jobs):
-        found.append("nothing is there, and whether there is such a namespace may not be asked")
+        found.append("no objects were found, and the namespace may not be read: does it exist?")
     return found
 
 
@@ -135,10 +137,10 @@ def _require_essential(unread: Mapping[str, str]) -> None:
 
 
 async def watch(client: Client, tracker: Tracker, arguments: argparse.Namespace) -> int:
-    """Follow until interrupted or for as long as asked.
+    """Check continuously until interrupted or until the time is over.
 
     Returns:
-        1 when there was any breach; else 2 when the end of the time could not be judged; else 0.
+        1 after any breach; else 2 if the cluster could not be read at the end; else 0.
 
     Raises:
         CommandError: nothing can be checked.
@@ -148,7 +150,7 @@ async def watch(client: Client, tracker: Tracker, arguments: argparse.Namespace)
     namespace_known = await _namespace_known(client, arguments.namespace)
     unread = await unreadable_collections(client, arguments.namespace)
     _require_essential(unread)
-    # From here on; until then an interrupt ends the command as it ends any other.
+    # Until here an interrupt ends the command like any other.
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -177,7 +179,7 @@ async def watch(client: Client, tracker: Tracker, arguments: argparse.Namespace)
 
 
 def _rules_longer_than_watch(arguments: argparse.Namespace) -> dict[str, str]:
-    """Rules that cannot count before the watch ends, each with the reason."""
+    """Patient rules that cannot count before the watch ends, each with the reason."""
     limit, patience = arguments.limit, arguments.patience
     if limit is None or limit > patience:
         return {}
@@ -187,13 +189,7 @@ def _rules_longer_than_watch(arguments: argparse.Namespace) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _WatchPrinter:
-    """What is printed while a cluster is followed.
-
-    Attributes:
-        rules_longer_than_watch: rules that cannot count before the end, each with the reason.
-        ahead: seconds that this machine's clock is ahead of the API server's.
-        known: the namespace, if there is one, is there for certain.
-    """
+    """Prints the events of `--watch`."""
 
     printer: view.Printer
     world: ClusterState
@@ -215,37 +211,32 @@ class _WatchPrinter:
 
     def synced(self) -> None:
         cluster = self.world.cluster(0.0)
-        left_out = {**self.rules_longer_than_watch, **skipped_rules(cluster)}
+        skipped = {**self.rules_longer_than_watch, **skipped_rules(cluster)}
         warnings = _warnings(cluster, self.clock_skew, self.namespace_known)
-        self.printer.blocks([*view.warning_blocks(warnings), *view.skipped_blocks(left_out)])
+        self.printer.blocks([*view.warning_blocks(warnings), *view.skipped_blocks(skipped)])
         more = {
             "apiVersion": view.API_VERSION,
             "checked": view.checked(cluster),
-            "notChecked": left_out,
+            "notChecked": skipped,
             "warnings": warnings,
         }
         self.printer.line(f"watching {view.format_extent(cluster)}", "watching", more)
 
     def end(self, unchecked_s: float, *, disconnected: bool) -> None:
-        """The summary.
-
-        Args:
-            unchecked_s: for how long nothing was judged.
-            disconnected: so it was at the end.
-        """
+        """The summary; nothing was checked for `unchecked_s`, nor at the end if disconnected."""
         cluster, total = self.world.cluster(0.0), self.tracker.total
-        active_breaches = len(self.tracker.active_breaches)
+        active = len(self.tracker.active_breaches)
         text = f"watched {view.format_extent(cluster)}: {view.format_breaches(total)}"
         if total:
-            text += f", {active_breaches} of them still there"
+            text += f", {active} of them still active"
         if disconnected:
             text += ", but the cluster could not be read to the end"
         if unchecked_s >= 1:
-            text += f"; not judged for {unchecked_s:.0f} s"
+            text += f"; not checked for {unchecked_s:.0f} s"
         more = {
             "checked": view.checked(cluster),
             "breaches": total,
-            "standing": active_breaches,
+            "standing": active,
             "complete": not disconnected,
             "notJudgedSeconds": round(unchecked_s, 1),
         }

@@ -1,4 +1,4 @@
-"""What the command prints: text for people, JSON for programs."""
+"""What `rackgate invariants` prints, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from rackgate.api.timestamps import rfc3339
 from rackgate_cli.tables import Block, Grid, Heading, Line, clean, show
-from rackgate_invariants.cluster import Cluster
-from rackgate_invariants.owners import OwnerIndex
+from rackgate_invariants.cluster import Cluster, OwnerIndex
 from rackgate_invariants.rules.catalog import RULES, Breach, Rule
 from rackgate_invariants.tracker import Change
 
@@ -25,8 +24,8 @@ class CheckResult:
 
     Attributes:
         found: breaches that count.
-        unable: rules that were not judged, each with the reason.
-        warnings: what makes the answer less certain.
+        skipped_rules: each with the reason.
+        warnings: why the answer is less certain.
     """
 
     cluster: Cluster
@@ -41,19 +40,19 @@ def format_time(seconds: float) -> str:
 
 
 def format_extent(cluster: Cluster) -> str:
-    """What was looked at, in words."""
-    child_jobs = [
+    """What was checked, as text."""
+    counts = [
         _count(len(cluster.pods), "pod"),
-        f"of {_count(_managed_jobs(cluster), 'governed Job')}",
+        f"of {_count(_managed_jobs(cluster), 'managed Job')}",
         f"and {_count(len(cluster.workloads), 'Workload')}",
     ]
     if cluster.nodes:
-        child_jobs.append(f"on {_count(len(cluster.nodes), 'node')}")
-    return " ".join(child_jobs)
+        counts.append(f"on {_count(len(cluster.nodes), 'node')}")
+    return " ".join(counts)
 
 
 def _managed_jobs(cluster: Cluster) -> int:
-    """Jobs of all kinds that Rackgate acts on; the parts of a JobSet are not counted again."""
+    """Managed jobs of all kinds without their child Jobs."""
     owners = OwnerIndex(cluster.unread)
     owners.add_parents((*cluster.jobsets, *cluster.rayclusters))
     every = (*cluster.jobs, *cluster.jobsets, *cluster.rayclusters)
@@ -65,12 +64,12 @@ def _count(number: int, noun: str) -> str:
 
 
 def format_breaches(number: int) -> str:
-    """A number of breaches in words."""
+    """A number of breaches as text."""
     return "no breach" if not number else f"{number} breach{'' if number == 1 else 'es'}"
 
 
 def result_blocks(result: CheckResult) -> list[Block]:
-    """The answer of one check."""
+    """The result of one check as text."""
     found = result.found
     blocks: list[Block] = []
     if found:
@@ -85,12 +84,12 @@ def result_blocks(result: CheckResult) -> list[Block]:
 
 
 def warning_blocks(warnings: Iterable[str]) -> list[Block]:
-    """Lines about what makes the answer less certain."""
+    """One line per warning."""
     return [Line(f"warning: {words}", "yellow") for words in warnings]
 
 
 def skipped_blocks(skipped_rules: Mapping[str, str]) -> list[Block]:
-    """Lines about rules that could not be judged, by reason."""
+    """Skipped rules by reason."""
     by_reason: dict[str, list[str]] = {}
     for rule, reason in skipped_rules.items():
         by_reason.setdefault(reason, []).append(rule)
@@ -101,7 +100,7 @@ def skipped_blocks(skipped_rules: Mapping[str, str]) -> list[Block]:
 
 
 def rules() -> list[Block]:
-    """All rules, by the promise that they belong to."""
+    """All rules, by invariant."""
     rows = [
         (str(rule.invariant), rule.id, rule.sentence, "patience" if rule.patient else "at once")
         for rule in RULES.values()
@@ -118,7 +117,7 @@ def _with_since(found: str, since: float) -> str:
 
 
 def document(result: CheckResult) -> dict[str, Any]:
-    """The answer of one check for programs."""
+    """The result of one check as JSON."""
     return {
         "apiVersion": API_VERSION,
         "checked": checked(result.cluster),
@@ -129,7 +128,7 @@ def document(result: CheckResult) -> dict[str, Any]:
 
 
 def checked(cluster: Cluster) -> dict[str, int]:
-    """Numbers of what was looked at."""
+    """Numbers of objects that were checked."""
     return {
         "pods": len(cluster.pods),
         "governedJobs": _managed_jobs(cluster),
@@ -139,25 +138,25 @@ def checked(cluster: Cluster) -> dict[str, int]:
 
 
 def as_json(breach: Breach) -> dict[str, Any]:
-    """One breach for programs."""
+    """One breach as JSON."""
     rule = RULES[breach.rule]
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "rule": breach.rule,
         "invariant": rule.invariant,
         "object": breach.subject,
         "found": breach.found,
     }
-    return {**told, "since": format_time(breach.since)} if breach.since else told
+    return {**fields, "since": format_time(breach.since)} if breach.since else fields
 
 
 class Printer:
-    """Prints what is heard while a cluster is followed: a line each, at once."""
+    """Prints one line per event of `--watch`."""
 
     def __init__(self, *, for_programs: bool) -> None:
         self._json = for_programs
 
     def line(self, text: str, event: str, more: Mapping[str, Any] | None = None) -> None:
-        """One line: the text for people, or the event with `more` for programs."""
+        """Print the text, or with `--json` the event and `more`."""
         now = format_time(datetime.now(UTC).timestamp())
         if self._json:
             told = {"event": event, "at": now, **(more or {})}
@@ -167,7 +166,7 @@ class Printer:
         sys.stdout.flush()
 
     def change(self, change: Change) -> None:
-        """A breach that began to count, or ended."""
+        """Print a breach that started or ended."""
         breach = change.breach
         where = f"{breach.rule} {breach.subject}"
         told = {**as_json(breach), "since": format_time(change.since)}
@@ -178,7 +177,7 @@ class Printer:
             self.line(f"BREACH  {where}: {breach.found}{since}", "breach", told)
 
     def blocks(self, blocks: list[Block]) -> None:
-        """Text for people alone."""
+        """Print blocks, except with `--json`."""
         if not self._json:
             show(blocks)
             sys.stdout.flush()

@@ -11,22 +11,24 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rackgate_cli.controlplane.binaries.download import (
+from rackgate.features import Features, UnknownGateError
+from rackgate_cli.controlplane.binaries.find import (
     SHA256_VARIABLE,
     URL_VARIABLE,
     download_source,
+    find_binaries,
 )
-from rackgate_cli.controlplane.binaries.find import find_binaries
 from rackgate_cli.controlplane.binaries.versions import COMPONENTS, KINDS, OPERATORS, SERVICES
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.state import LEASE_DURATION_S, StateFolder
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.locations import cache_dir, deploy_dir, state_dir
-from rackgate_cli.playground import arguments as playground_arguments
 from rackgate_cli.playground import playground
+from rackgate_cli.verbs import add_verb
 
 if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from rackgate_cli.verbs import Subparsers
+
 
 AUDIT_VARIABLE: Final = "RACKGATE_AUDIT"
 _FOLLOW_POLL_S: Final = 0.2
@@ -45,8 +47,8 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "down",
         _down,
-        "end every process of the playground",
-        "Ends what `rackgate up` started, also after a crash, and waits until its ports are free. "
+        "stop every process of the playground",
+        "Stops what `rackgate up` started, also after a crash, and waits until its ports are free. "
         "Without --purge the next `up` finds all objects again.",
         "rackgate down",
         "rackgate down --state DIR --purge",
@@ -56,14 +58,14 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "status",
         _status,
-        "what runs, and whether it is ready",
+        "show what runs, and whether it is ready",
         "Asks every component of the playground whether it is ready.",
         "rackgate status",
         "rackgate status --json",
     )
-    status.add_argument("--json", action="store_true", help="for programs")
+    status.add_argument("--json", action="store_true", help="print JSON")
     _add_replica_verbs(subparsers)
-    _add_looking_verbs(subparsers)
+    _add_inspection_verbs(subparsers)
 
 
 def _add_up(subparsers: Subparsers) -> None:
@@ -74,12 +76,12 @@ def _add_up(subparsers: Subparsers) -> None:
         "start a playground on this machine",
         "Starts a control plane of real components (etcd, kube-apiserver, kube-controller-manager, "
         "kube-scheduler, KWOK for simulated nodes), installs Rackgate and starts its three "
-        "services. Returns when everything is ready; the processes stay. On a playground that "
-        "runs in part it starts what is missing. JobSet and KubeRay come with --with, and so do "
-        "the kinds of the KAI scheduler (kai-crds, without the scheduler); a playground that has "
-        "them keeps them. Programs come from KUBEBUILDER_ASSETS or PATH if "
-        "their versions match exactly, else from the cache (RACKGATE_CACHE, default "
-        f"~/.cache/rackgate), else from {URL_VARIABLE} with {SHA256_VARIABLE}, else they are "
+        "services. Returns when everything is ready; the processes keep running. On a playground "
+        "that runs in part it starts what is missing. --with adds JobSet, KubeRay and the CRDs of "
+        "the KAI scheduler (kai-crds, without the scheduler); a playground that has them keeps "
+        "them. Programs come from KUBEBUILDER_ASSETS or PATH if their versions match exactly, else "
+        "from the cache (RACKGATE_CACHE, default ~/.cache/rackgate), else "
+        f"from {URL_VARIABLE} with {SHA256_VARIABLE}, else they are "
         "built with Go, which takes some minutes once.",
         "rackgate up",
         "rackgate up --nodes 16 --state ./mine",
@@ -89,7 +91,7 @@ def _add_up(subparsers: Subparsers) -> None:
     )
     up.add_argument(
         "--nodes",
-        type=playground_arguments.count,
+        type=count,
         default=playground.DEFAULT_NODES,
         metavar="N",
         help="simulated nodes, 8 to a rack, 4 racks to a block (default %(default)s); "
@@ -97,12 +99,12 @@ def _add_up(subparsers: Subparsers) -> None:
     )
     up.add_argument(
         "--services",
-        type=playground_arguments.services,
+        type=services,
         default=SERVICES,
         metavar="LIST",
         help=f'which of {",".join(SERVICES)} run, or "none" (default: all)',
     )
-    _add_with(up, "run beside the control plane")
+    _add_with(up, "are added to the control plane")
     _add_settings(up)
     up.add_argument(
         "--audit",
@@ -116,24 +118,24 @@ def _add_up(subparsers: Subparsers) -> None:
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--feature-gates",
-        type=playground_arguments.gates,
+        type=gates,
         default={},
         metavar="NAME=BOOL,...",
-        help="gates of the three services (docs/operation.md lists them); others stay as they are",
+        help="gates of the three services (docs/reference/feature-gates.md lists them); others stay as they are",
     )
     parser.add_argument(
         "--lease-duration",
-        type=playground_arguments.lease_duration,
+        type=lease_duration,
         metavar="SECONDS",
         help=f"of the services' Leases, 1 to 3600 (default: as before, {LEASE_DURATION_S:g} at "
-        "first); an active replica that stands still for longer ends itself",
+        "first); an active replica that stalls for longer exits",
     )
 
 
 def _add_with(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--with",
-        type=playground_arguments.operators,
+        type=operators,
         default=(),
         dest="operators",
         metavar="LIST",
@@ -147,17 +149,17 @@ def _add_replica_verbs(subparsers: Subparsers) -> None:
         "scale",
         _scale,
         "set the replicas of a service",
-        "Starts or ends replicas of one service; the others are not touched.",
+        "Starts or stops replicas of one service.",
         "rackgate scale webhook 3",
     )
     scale.add_argument("service", choices=SERVICES)
-    scale.add_argument("count", type=playground_arguments.count, metavar="N")
+    scale.add_argument("count", type=count, metavar="N")
     stop = _verb(
         subparsers,
         "stop",
         _stop,
-        "end a service, or one component",
-        "Ends all replicas of a service; their set count stays for `rackgate start`. Components "
+        "stop a service or one component",
+        "Stops all replicas of a service; `rackgate start` starts as many again. Components "
         "of the control plane and operators can be stopped, too.",
         "rackgate stop assigner",
         "rackgate stop kube-apiserver",
@@ -167,33 +169,33 @@ def _add_replica_verbs(subparsers: Subparsers) -> None:
         subparsers,
         "start",
         _start,
-        "bring back what is missing of a service",
-        "Starts the replicas of a service that do not run, up to its set count. Nothing restarts "
-        "by itself: there is no supervisor.",
+        "start the missing replicas of a service",
+        "Starts the replicas of a service that do not run, up to the count that was set. Nothing "
+        "restarts by itself: there is no supervisor.",
         "rackgate start assigner",
     )
     start.add_argument("component", choices=_STOPPABLE, metavar="SERVICE")
 
 
-def _add_looking_verbs(subparsers: Subparsers) -> None:
+def _add_inspection_verbs(subparsers: Subparsers) -> None:
     logs = _verb(
         subparsers,
         "logs",
         _logs,
-        "the log of a service or component",
+        "print the log of a service or component",
         "Prints the log of one component, or of all replicas of a service.",
         "rackgate logs assigner",
         "rackgate logs webhook-0 --follow",
     )
     logs.add_argument("component", metavar="SERVICE")
-    logs.add_argument("--follow", "-f", action="store_true", help="wait for more")
+    logs.add_argument("--follow", "-f", action="store_true", help="keep printing what is added")
     kubectl = _verb(
         subparsers,
         "kubectl",
         _kubectl,
-        "kubectl of the right version, on the playground",
+        "run kubectl of the right version on the playground",
         "Runs kubectl with the playground's kubeconfig; everything after the verb's own options "
-        "is kubectl's.",
+        "goes to kubectl.",
         "rackgate kubectl get pods -A",
         "rackgate kubectl --state DIR apply -f job.yaml",
     )
@@ -203,12 +205,11 @@ def _add_looking_verbs(subparsers: Subparsers) -> None:
         "binaries",
         _binaries,
         "find or build the control plane's programs",
-        "Makes sure that every program is there, and prints where. `rackgate up` does it, too.",
+        "Finds, downloads or builds every program and prints its path, as `rackgate up` does.",
         "rackgate binaries",
         "rackgate binaries --with jobset,kuberay",
-        state=False,
     )
-    _add_with(binaries, "are looked for, too")
+    _add_with(binaries, "are included")
     _add_download(binaries)
 
 
@@ -219,28 +220,13 @@ def _verb(
     summary: str,
     description: str,
     *examples: str,
-    state: bool = True,
 ) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        name,
-        help=summary,
-        description=description,
-        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
-        formatter_class=_HelpFormatter,
+    parser = add_verb(
+        subparsers, name, run, summary=summary, description=description, examples=examples
     )
-    if state:
+    if name != "binaries":
         parser.add_argument("--state", metavar="DIR", help=_STATE_HELP)
-    parser.set_defaults(run=run)
     return parser
-
-
-class _HelpFormatter(argparse.HelpFormatter):
-    """Wraps descriptions, keeps the lines of examples."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if text.startswith("examples:"):
-            return text
-        return super()._fill_text(text, width, indent)
 
 
 def _add_download(parser: argparse.ArgumentParser) -> None:
@@ -367,3 +353,67 @@ def _binaries(arguments: argparse.Namespace) -> int:
     for name, path in found.items():
         sys.stdout.write(f"{name:24} {path}\n")
     return 0
+
+
+# Bounds of the services' setting `leaderElection.leaseDuration`.
+LEAST_LEASE_S: Final = 1
+MOST_LEASE_S: Final = 3600
+
+
+def count(text: str) -> int:
+    """A whole number that is not negative."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number') from None
+    if number < 0:
+        raise argparse.ArgumentTypeError(f'"{text}" is negative')
+    return number
+
+
+def lease_duration(text: str) -> float:
+    """Seconds that a Lease of the services may last."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number of seconds') from None
+    if not LEAST_LEASE_S <= seconds <= MOST_LEASE_S:
+        raise argparse.ArgumentTypeError(f'"{text}" is not {LEAST_LEASE_S} to {MOST_LEASE_S}')
+    return seconds
+
+
+def services(text: str) -> tuple[str, ...]:
+    """Names of services, in starting order; "none" for none."""
+    return _subset(text, SERVICES, "service")
+
+
+def operators(text: str) -> tuple[str, ...]:
+    """Names of operators and of sets of CRDs; "none" for none."""
+    return _subset(text, (*OPERATORS, *KINDS), "operator")
+
+
+def _subset(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:
+    if text == "none":
+        return ()
+    chosen = [name.strip() for name in text.split(",")]
+    unknown = sorted(set(chosen) - set(known))
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f'unknown {what} "{unknown[0]}" (known: {", ".join(known)}, none)'
+        )
+    return tuple(name for name in known if name in chosen)
+
+
+def gates(text: str) -> dict[str, bool]:
+    """Feature gates by name; rejects a name that no service knows."""
+    found = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = entry.partition("=")
+        if value not in ("true", "false"):
+            raise argparse.ArgumentTypeError(f'"{entry}" is not NAME=true or NAME=false')
+        found[name] = value == "true"
+    try:
+        Features.of(found)
+    except UnknownGateError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return found

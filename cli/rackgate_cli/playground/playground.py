@@ -1,6 +1,6 @@
 """A playground on this machine: up, down, status, scale, stop, start.
 
-`up` and `open_client` are also how other verbs, tests and benches get a cluster.
+Other verbs, tests and benches get a cluster by `up` and `open_client`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rackgate_cli.controlplane import readiness
-from rackgate_cli.controlplane.binaries.download import DownloadSource, download_source
-from rackgate_cli.controlplane.binaries.find import find_binaries
+from rackgate_cli.controlplane import processes
+from rackgate_cli.controlplane.binaries.find import DownloadSource, download_source, find_binaries
 from rackgate_cli.controlplane.binaries.versions import COMPONENTS, KINDS, OPERATORS, SERVICES
 from rackgate_cli.controlplane.cluster import Cluster
 from rackgate_cli.controlplane.operators import start_operators
@@ -48,24 +47,24 @@ def up(
     source: DownloadSource | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Bring a playground up, or complete one that runs in part; returns when all is ready.
+    """Start a playground, or what is missing of it; returns when everything is ready.
 
     Args:
         state: its folder, None for the default one.
         nodes: simulated nodes; 0 for none, and then no queues either.
         services: which of the three services run.
-        operators: which of "jobset", "kuberay" and "kai-crds" it gets, beside those it has.
-        feature_gates: set in the services' configurations, beside those set before.
+        operators: which of "jobset", "kuberay" and "kai-crds" to add to those it has.
+        feature_gates: of the services, added to those set before.
         lease_duration: seconds of the services' Leases; None for what was set before, 15 at first.
         audit: let the API server write `audit.log` into the folder.
         source: a download of binaries, None for what the environment names.
-        progress: told what happens; lines on stderr by default.
+        progress: prints what happens, to stderr by default.
 
     Returns:
         The playground's folder.
 
     Raises:
-        CommandError: something is missing or exited; what this call started is ended again.
+        CommandError: something is missing or exited; what this call started is stopped again.
     """
     progress = progress or Progress()
     folder = StateFolder(state_dir(None if state is None else str(state)))
@@ -95,21 +94,21 @@ def up(
 
 
 def _bring_up(cluster: Cluster, nodes: int, services: tuple[str, ...], progress: Progress) -> None:
-    from rackgate_cli.controlplane import setup
+    from rackgate_cli.controlplane import install
 
     replicas = cluster.playground.replicas
     for service in SERVICES:
         replicas[service] = max(1, replicas.get(service, 0)) if service in services else 0
         end_surplus(cluster, service)
     cluster.start()
-    setup.prepare(cluster, nodes, services)
+    install.prepare(cluster, nodes, services)
     progress.say("installed: CRDs, roles, admission")
     with _registered(cluster, services):
         if cluster.playground.operators:
             start_operators(cluster, cluster.playground.operators)
         if services:
             start_services(cluster, services)
-    setup.fill(cluster, nodes, services)
+    install.fill(cluster, nodes, services)
     if nodes:
         progress.say(f"ready: {nodes} nodes, queue default/default")
 
@@ -122,22 +121,22 @@ async def open_client(state: str | Path | None = None) -> AsyncIterator[Client]:
         CommandError: there is no playground in that folder.
     """
     folder = StateFolder(state_dir(None if state is None else str(state)))
-    from rackgate_cli.controlplane.setup import admin_client
+    from rackgate_cli.controlplane.install import admin_client
 
     async with admin_client(folder, require(folder)) as client:
         yield client
 
 
 def down(state: str | Path | None = None, *, purge: bool = False, quiet: bool = False) -> None:
-    """End every process of a playground; nothing happens if there is none.
+    """Stop every process of a playground, if there is one.
 
     Args:
         state: its folder, None for the default one.
-        purge: remove the folder, too. Without it the next `up` finds all objects again.
+        purge: remove the folder, too; otherwise the next `up` finds all objects again.
         quiet: print nothing.
 
     Raises:
-        CommandError: a process or port stays, or the folder is no playground.
+        CommandError: a process or port is left, or the folder is not a playground.
     """
     folder = StateFolder(state_dir(None if state is None else str(state)))
     if not folder.path.is_dir():
@@ -152,7 +151,7 @@ def down(state: str | Path | None = None, *, purge: bool = False, quiet: bool = 
 
 
 def scale(state: str | Path | None, service: str, count: int) -> None:
-    """Set the replicas of a service, and start or end what that takes."""
+    """Set the replicas of a service, and start or stop some."""
     with _locked_playground(state) as cluster:
         cluster.playground.replicas[service] = count
         cluster.folder.save(cluster.playground)
@@ -161,14 +160,14 @@ def scale(state: str | Path | None, service: str, count: int) -> None:
 
 
 def stop(state: str | Path | None, component: str) -> None:
-    """End all replicas of a service, one component or an operator; a set count stays."""
+    """Stop all replicas of a service, one component or an operator; keep the set count."""
     with _locked_playground(state) as cluster:
         names = running_replicas(cluster, component) if component in SERVICES else [component]
         cluster.end(names)
 
 
 def start(state: str | Path | None, component: str) -> None:
-    """Bring back the missing replicas of a service, one component or an operator."""
+    """Start the missing replicas of a service, one component or an operator."""
     with _locked_playground(state) as cluster:
         if component in OPERATORS:
             _start_operator(cluster, component)
@@ -197,23 +196,23 @@ def _start_one(cluster: Cluster, service: str) -> None:
         cluster.playground.replicas.get(service, 0)
         and not token_file(cluster.folder, service).exists()
     ):
-        # It was left out of `up`, so it has no credentials yet, and no registration.
-        from rackgate_cli.controlplane import setup
+        # `up` skipped it, so it has no token and no webhook configuration yet.
+        from rackgate_cli.controlplane import install
 
-        setup.prepare(cluster, 0, (service,))
+        install.prepare(cluster, 0, (service,))
     with _registered(cluster, (service,)):
         start_services(cluster, (service,))
 
 
 @contextlib.contextmanager
 def _registered(cluster: Cluster, services: tuple[str, ...]) -> Iterator[None]:
-    """Register the webhooks anew that the block starts elsewhere: their port was somebody's."""
+    """Update the webhook configurations if the block had to change a webhook's port."""
     before = _webhook_ports(cluster)
     yield
     if _webhook_ports(cluster) != before:
-        from rackgate_cli.controlplane import setup
+        from rackgate_cli.controlplane import install
 
-        setup.prepare(cluster, 0, services)
+        install.prepare(cluster, 0, services)
 
 
 def _webhook_ports(cluster: Cluster) -> dict[str, int]:
@@ -242,7 +241,7 @@ def require(folder: StateFolder) -> Playground:
 
 
 def component_names(playground: Playground) -> list[str]:
-    """Return everything that should run: control plane, operators, each replica by service."""
+    """Return the names of everything that should run."""
     replicas = [
         name
         for service in SERVICES
@@ -254,7 +253,7 @@ def component_names(playground: Playground) -> list[str]:
 def status(state: str | Path | None = None) -> dict[str, Any]:
     """Return what runs, in the shape that `rackgate status --json` prints.
 
-    A component that should run and does not has pid null; "ready" is its own answer now.
+    A component that does not run has pid null; "ready" is its answer now.
 
     Raises:
         CommandError: there is no playground in that folder.
@@ -263,7 +262,7 @@ def status(state: str | Path | None = None) -> dict[str, Any]:
     playground = require(folder)
     cluster = _cluster(folder, playground, Progress(quiet=True))
     records = {name: cluster.running(name) for name in component_names(playground)}
-    contexts = readiness.tls_contexts(folder.pki) if any(records.values()) else {}
+    contexts = processes.tls_contexts(folder.pki) if any(records.values()) else {}
     return {
         "kubeconfig": str(folder.kubeconfig),
         "server": playground.server,
@@ -271,7 +270,7 @@ def status(state: str | Path | None = None) -> dict[str, Any]:
         "components": {
             name: {
                 "pid": record.pid if record else None,
-                "ready": record is not None and readiness.ask(record, contexts) is None,
+                "ready": record is not None and processes.ask(record, contexts) is None,
                 "log": str(folder.logs / f"{name}.log"),
             }
             for name, record in records.items()

@@ -1,66 +1,54 @@
-"""`rackgate preflight`: may Rackgate be installed into this cluster? Only reads."""
+"""`rackgate preflight`: what prevents an installation into this cluster. Only reads."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
-import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rackgate_cli.errors import CommandError
+from rackgate_cli.verbs import add_target, add_verb
 
 if TYPE_CHECKING:
-    from argparse import _SubParsersAction
-
     from rackgate.api.resources import Resource
     from rackgate.kube.client import Client
     from rackgate_cli.preflight.findings import ClusterSnapshot, Finding
+    from rackgate_cli.verbs import Subparsers
 
 CONFLICT: Final = 3
-_DESCRIPTION: Final = (
-    "Tells what stands in the way of an installation before anything is written: Kueue that "
-    "lives (its Deployment, webhook configurations, APIServices, Lease) or the kinds that it left, "
-    "another Rackgate, an uninstall that is not finished, an API server that is too old. Only "
-    "reads."
-)
-_EPILOG: Final = """examples:
-  rackgate preflight
-  rackgate preflight --namespace team-infra
-
-exit codes:
-  0  nothing stands in the way
-  1  the cluster cannot be read
-  2  the command line is wrong
-  3  something does; nothing may be installed before it is settled"""
 
 
-def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the verb `preflight`."""
-    parser = subparsers.add_parser(
+    parser = add_verb(
+        subparsers,
         "preflight",
-        help="may Rackgate be installed into this cluster? before anything is written",
-        description=textwrap.fill(_DESCRIPTION, 80),
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        summary="say what prevents an installation into this cluster; only reads",
+        description="Says what prevents an installation before anything is written: a running "
+        "Kueue (its Deployment, webhook configurations, APIServices, Lease) or the CRDs that it "
+        "left, another Rackgate, an uninstall that is not finished, an API server that is too "
+        "old. Only reads.",
+        examples=("rackgate preflight", "rackgate preflight --namespace team-infra"),
+        exit_codes={
+            0: "nothing prevents an installation",
+            1: "the cluster cannot be read",
+            2: "the command line is wrong",
+            CONFLICT: "a conflict; do not install before it is resolved",
+        },
     )
-    add_cluster(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=run)
+    add_installation(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that name a cluster, and the namespace of an installation."""
+def add_installation(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that name an installation and its cluster."""
     parser.add_argument("--namespace", help="of the installation (default: rackgate-system)")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--state", metavar="DIR", help="folder of a playground (see $RACKGATE_STATE)"
-    )
-    where.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config")
-    parser.add_argument("--context", help="context of the kubeconfig")
+    add_target(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,7 +71,7 @@ def format_findings(found: Iterable[Finding], namespace: str) -> list[str]:
         f"{'conflict' if one.conflict else 'note'}: {one.what}\n  {one.remedy}" for one in listed
     ]
     if not any(one.conflict for one in listed):
-        lines.append(f"nothing stands in the way of an installation into namespace {namespace}")
+        lines.append(f"nothing prevents an installation into namespace {namespace}")
     return lines
 
 
@@ -92,9 +80,9 @@ async def _check_cluster(arguments: argparse.Namespace, namespace: str) -> list[
     from rackgate_cli.preflight.findings import findings
     from rackgate_cli.target import cluster_target
 
-    asked = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
-    asked = replace(asked, user_agent="rackgate-preflight")
-    async with asked.client() as client:
+    target = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
+    target = replace(target, user_agent="rackgate-preflight")
+    async with target.client() as client:
         try:
             return findings(await read(client, namespace), namespace)
         except KubeError as error:
@@ -102,17 +90,17 @@ async def _check_cluster(arguments: argparse.Namespace, namespace: str) -> list[
 
 
 async def read(client: Client, namespace: str) -> ClusterSnapshot:
-    """Read what `findings` judges.
+    """Read what `findings` needs.
 
     Raises:
-        KubeError: something may not be read: then nothing may be said either.
+        KubeError: something may not be read, so no answer is possible.
     """
     from rackgate.api import names
     from rackgate.api import resources as kinds
     from rackgate_cli.preflight.findings import API_SERVICES, KUEUE_LEASE, ClusterSnapshot
 
     crds = await list_objects(client, kinds.CRDS)
-    spaces = await list_objects(
+    namespaces = await list_objects(
         client, kinds.NAMESPACES, fieldSelector=f"metadata.name={namespace}"
     )
     return ClusterSnapshot(
@@ -132,7 +120,7 @@ async def read(client: Client, namespace: str) -> ClusterSnapshot:
             client, kinds.LEASES, fieldSelector=f"metadata.name={KUEUE_LEASE}"
         ),
         bindings=await list_objects(client, kinds.CLUSTER_ROLE_BINDINGS),
-        namespace=spaces[0] if spaces else None,
+        namespace=namespaces[0] if namespaces else None,
         now=datetime.now(UTC),
     )
 

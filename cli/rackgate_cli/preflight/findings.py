@@ -1,7 +1,4 @@
-"""What stands in the way of installing Rackgate into a cluster, told before anything is written.
-
-Pure: from what was read to findings, each with what to do.
-"""
+"""What prevents an installation of Rackgate into a cluster, each with what to do."""
 
 from __future__ import annotations
 
@@ -21,13 +18,13 @@ PART_OF: Final = "app.kubernetes.io/part-of"
 OURS: Final = "rackgate"
 # Oldest API server whose ValidatingAdmissionPolicies and selectable fields suffice.
 OLDEST_VERSION: Final = (1, 30)
-# Kueue's own, of its manifests and of its chart; and whose renewal tells that somebody acts.
+# Kueue's leader election; a recent renewal shows that Kueue runs.
 KUEUE_LEASE: Final = "c1f6bfd2.kueue.x-k8s.io"
 LEASE_FRESHNESS: Final = timedelta(seconds=60)
-# Kueue serves the order of its queues by itself: until these are gone the API server calls it.
+# Kueue's aggregated API; the API server calls it as long as the APIService exists.
 KUEUE_SERVED: Final = "visibility.kueue.x-k8s.io"
 API_SERVICES: Final = Resource("apiregistration.k8s.io", "v1", "apiservices", False, "APIService")
-# Kinds that we install; Kueue has more of the same group.
+# CRDs that Rackgate installs; Kueue has more of the same group.
 OUR_KINDS: Final = frozenset(
     kind.full_name
     for kind in (
@@ -50,8 +47,8 @@ class Finding:
     """One thing to know before an installation.
 
     Attributes:
-        conflict: nothing may be installed as it is.
-        what: is there.
+        conflict: it prevents an installation.
+        what: was found.
         remedy: what to do about it.
     """
 
@@ -73,8 +70,8 @@ class ClusterSnapshot:
         deployments: of all namespaces.
         leases: of Kueue's name, in any namespace.
         bindings: ClusterRoleBindings.
-        namespace: the one to install into, None when it does not exist.
-        now: by the clock of this machine.
+        namespace: the one to install into, None if it does not exist.
+        now: by this machine's clock.
     """
 
     version: Mapping[str, Any] = field(default_factory=dict)
@@ -90,7 +87,7 @@ class ClusterSnapshot:
 
 
 def findings(seen: ClusterSnapshot, namespace: str) -> list[Finding]:
-    """Everything that stands in the way of an installation into `namespace`, or beside it."""
+    """Everything that prevents an installation into `namespace`, or should be known before it."""
     return [
         *_version(seen),
         *_kueue(seen),
@@ -126,9 +123,9 @@ def _version(seen: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def _kueue(seen: ClusterSnapshot) -> Iterator[Finding]:
-    """Kueue that lives: it would admit the same Workloads."""
+    """A running Kueue, which would admit the same Workloads."""
     remedy = (
-        "both would admit the same Workloads, and each would change the other's kinds: remove "
+        "both would admit the same Workloads, and each would change the other's objects: remove "
         f"Kueue first ({_MIGRATE}), or do not install Rackgate here"
     )
     for found in seen.webhooks:
@@ -148,7 +145,7 @@ def _kueue(seen: ClusterSnapshot) -> Iterator[Finding]:
             yield Finding(
                 True,
                 f"Kueue's APIService {_name(found)}",
-                "without Kueue nobody answers for it, and then no namespace of the cluster can be "
+                "without Kueue nothing serves it, and then no namespace of the cluster can be "
                 f"deleted: delete it with Kueue ({_MIGRATE})",
             )
 
@@ -172,7 +169,7 @@ def _is_fresh(lease: Object, now: datetime | None) -> bool:
 
 
 def _kueue_crds(seen: ClusterSnapshot) -> Iterator[Finding]:
-    """Kinds that Kueue left: to take them over is a decision."""
+    """CRDs that Kueue left."""
     ours = [crd for crd in seen.crds if _name(crd) in OUR_KINDS]
     old = sorted(
         _name(crd)
@@ -184,16 +181,16 @@ def _kueue_crds(seen: ClusterSnapshot) -> Iterator[Finding]:
             True,
             f"objects may be stored in older versions of {', '.join(old)}",
             f"with a Kueue that serves {names.VERSION}, write each object once while it still "
-            "converts, and take the old versions out of status.storedVersions ("
-            f"{_MIGRATE}); or delete these kinds, with all their objects",
+            "converts, and remove the old versions from status.storedVersions ("
+            f"{_MIGRATE}); or delete these CRDs with all their objects",
         )
     converted = sorted(_name(crd) for crd in ours if _is_converted(crd))
     if converted:
         yield Finding(
             False,
-            f"kinds of Kueue with a conversion webhook: {', '.join(converted)}",
+            f"CRDs of Kueue with a conversion webhook: {', '.join(converted)}",
             "once Kueue is gone, take them over by --force-conflicts with the first of the two "
-            "commands that install; until then the API server refuses that command",
+            "installation commands; until then the API server rejects that command",
         )
 
 
@@ -226,7 +223,7 @@ def _other_installations(seen: ClusterSnapshot, namespace: str) -> Iterator[Find
 
 
 def _uninstall_in_progress(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
-    """An uninstall that is under way, or was left unfinished."""
+    """An uninstall that is in progress, or was not finished."""
     leaving = [
         f"ClusterRoleBinding {_name(found)}"
         for found in seen.bindings
@@ -241,7 +238,7 @@ def _uninstall_in_progress(seen: ClusterSnapshot, namespace: str) -> Iterator[Fi
         yield Finding(
             True,
             f"being deleted: {', '.join(leaving)}",
-            "wait until it is gone; if it does not go, rackgate uninstall ends it",
+            "wait until it is deleted; if that takes long, run rackgate uninstall again",
         )
 
 

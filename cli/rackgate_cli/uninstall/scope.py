@@ -1,8 +1,9 @@
-"""Which objects are those of an installation, which stay, and which are of others. Pure.
+"""Which objects belong to an installation, which of them stay, and which belong to others.
 
-An installation is found by the mark of the cluster. `kubectl delete` takes the mark away at once,
-while the roles and bindings of services that acted stay until they gave back what they hold: then
-these tell. Only cluster-wide objects count: in a namespace anybody may write what looks like ours.
+The cluster's marker names the active installation. `kubectl delete` removes the marker at once,
+while the roles and bindings of active services stay until these released what they hold; then the
+roles and bindings tell. Only cluster-wide objects count: in a namespace anybody may write objects
+with the labels of Rackgate.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", True, "StatefulSet
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", True, "DaemonSet")
 CRON_JOBS: Final = Resource("batch", "v1", "cronjobs", True, "CronJob")
 CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", True, "PersistentVolumeClaim")
-# What others may have in a namespace.
+# Kinds of objects that others may have in the namespace.
 FOREIGN_KINDS: Final = (
     kinds.DEPLOYMENTS,
     STATEFUL_SETS,
@@ -45,8 +46,7 @@ FOREIGN_KINDS: Final = (
     kinds.CONFIG_MAPS,
     kinds.SERVICES,
 )
-# What services make themselves, without labels: the certificate, by our webhook or, with the
-# overlay, by cert-manager; the Leases.
+# Objects without labels: the certificate, created by the webhook or by cert-manager, and Leases.
 CREATED_BY_SERVICES: Final[Mapping[Resource, frozenset[str]]] = {
     kinds.SECRETS: frozenset(
         {"rackgate-webhook-tls", "rackgate-webhook-ca", "rackgate-webhook-certificate"}
@@ -55,9 +55,9 @@ CREATED_BY_SERVICES: Final[Mapping[Resource, frozenset[str]]] = {
         {"rackgate-assigner", MEMBERS_LEASE, *(lease_name(shard) for shard in range(SHARDS))}
     ),
 }
-# What Kubernetes puts into every namespace.
+# What Kubernetes creates in every namespace.
 _EVERYWHERE: Final = frozenset({(kinds.CONFIG_MAPS, "kube-root-ca.crt")})
-# Tokens of these accounts are nobody's work.
+# Tokens of these accounts do not keep the namespace.
 _TOKEN_OF: Final = "kubernetes.io/service-account.name"  # noqa: S105 - an annotation
 _ACCOUNTS: Final = frozenset(
     {"default", "rackgate-assigner", "rackgate-ungater", "rackgate-webhook"}
@@ -71,12 +71,12 @@ def name_of(found: Object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is looked at as one installation.
+    """One installation.
 
     Attributes:
         namespace: of the installation.
-        acts: what is held in the cluster (jobs, queues, kinds) is its own to give back.
-        old_names: cluster-wide objects whose names do not carry a namespace are its own, too.
+        is_active: it manages the jobs, queues and CRDs of the cluster.
+        old_names: cluster-wide objects whose names have no namespace belong to it, too.
     """
 
     namespace: str
@@ -84,7 +84,7 @@ class Scope:
     old_names: bool = False
 
     def owns(self, found: Object) -> bool:
-        """Whether a cluster-wide object with our label belongs to this installation."""
+        """Whether a cluster-wide object with Rackgate's label belongs to this installation."""
         name = name_of(found)
         if name == MARK:
             return self.namespace in _subjects(found)
@@ -95,18 +95,18 @@ class Scope:
         )
 
     def is_kept(self, found: Object, *, delete_crds: bool) -> bool:
-        """Whether a role or binding stays: with the kinds, or because others use it."""
+        """Whether a role or binding stays, with the CRDs or because others use it."""
         if self.is_active and delete_crds:
             return False
         name = name_of(found)
         return name.startswith(USERS) or (self.is_active and name == f"{_ENDING}.{self.namespace}")
 
     def is_created_by_services(self, kind: Resource, found: Object) -> bool:
-        """Whether an object of the namespace was made by our services."""
+        """Whether an object of the namespace was created by the services."""
         return name_of(found) in CREATED_BY_SERVICES.get(kind, ())
 
     def is_foreign(self, kind: Resource, found: Object) -> bool:
-        """Whether an object of the namespace is of others, so that the namespace must stay."""
+        """Whether an object of the namespace belongs to others, so that the namespace stays."""
         metadata = found["metadata"]
         token_of = (metadata.get("annotations") or {}).get(_TOKEN_OF)
         return not (
@@ -127,8 +127,7 @@ def scope_of(chosen: str | None, bindings: Iterable[Object], roles: Iterable[Obj
         roles: all ClusterRoles.
 
     Raises:
-        UsageError: there are signs of several, none of them is the one that acts, and none is
-            named.
+        UsageError: several namespaces may be meant, and none is named.
     """
     bindings, roles = list(bindings), list(roles)
     marked = {one for found in bindings if name_of(found) == MARK for one in _subjects(found)}

@@ -1,4 +1,4 @@
-"""What `rackgate uninstall` reads and writes, step by step; every step may be repeated."""
+"""The steps of `rackgate uninstall`; every step may be repeated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rackgate_ungater.uninstall import gated_pods, release_pods
 
 _LABEL: Final = f"{PART_OF}={OURS}"
 _POLL_S: Final = 0.3
-# What blocks users goes first: policies refuse, and webhooks are called.
+# First what can block users: policies reject, and webhooks are called.
 _BLOCKING: Final = (
     kinds.ADMISSION_POLICY_BINDINGS,
     kinds.ADMISSION_POLICIES,
@@ -60,16 +60,16 @@ PrintLine = Callable[[str], None]
 
 @dataclass
 class InstallationSurvey:
-    """What there is before anything is done.
+    """What exists before anything is done.
 
     Attributes:
         namespace: of the installation.
         running: managed jobs that are not suspended.
         waiting: managed jobs that are.
-        gated: pods behind a gate of ours.
+        gated: pods with a gate of Rackgate.
         counts: queues, flavors, topologies and Workloads, by kind.
-        shared: what else lives in the namespace, which is kept then.
-        acts: it is the installation that the cluster is marked with: what is held is its own.
+        shared: objects of others in the namespace, which then stays.
+        is_active: it manages the jobs, queues and CRDs of the cluster.
     """
 
     namespace: str
@@ -90,7 +90,7 @@ class UninstallResult:
         pods: that were released to the scheduler.
         deleted: objects of the installation.
         crds: that were deleted.
-        left: what did not go in time, or was refused.
+        left: what is not deleted in time, or was rejected.
     """
 
     report: UninstallReport = field(default_factory=UninstallReport)
@@ -111,17 +111,17 @@ class Uninstaller:
     async def find(
         cls, client: Client, namespace: str | None, *, jobs: str, timeout_s: float
     ) -> Uninstaller:
-        """The installation in `namespace`, by default the one that acts in the cluster.
+        """The installation in `namespace`, by default the active one.
 
         Raises:
-            UsageError: there are signs of several, and none is named.
+            UsageError: several namespaces may be meant, and none is named.
         """
         bindings = await list_objects(client, kinds.CLUSTER_ROLE_BINDINGS)
         roles = await list_objects(client, kinds.CLUSTER_ROLES, labelSelector=_LABEL)
         return cls(client, scope_of(namespace, bindings, roles), jobs, timeout_s)
 
     async def survey(self) -> InstallationSurvey:
-        """What there is; only reads."""
+        """What exists; only reads."""
         found = InstallationSurvey(
             self._namespace, shared=await self._shared(), is_active=self._scope.is_active
         )
@@ -141,38 +141,37 @@ class Uninstaller:
     async def run(
         self, *, delete_crds: bool, playground: str | None, local: bool, say: PrintLine
     ) -> UninstallResult:
-        """Do it all.
+        """Run all steps.
 
         Args:
-            delete_crds: delete the kinds, too.
+            delete_crds: delete the CRDs, too.
             playground: its folder, None for the default one.
             local: the services are processes of a playground.
-            say: told of each step.
+            say: called with a line for each step.
         """
         done = UninstallResult()
-        say("policies and webhook configurations: nothing is refused or called any more")
+        say("delete admission policies and webhook configurations")
         for kind in _BLOCKING:
             done.deleted += await self._delete(kind, await self._owned(kind))
-        say("services: they stop")
+        say("stop the services")
         if local:
             for service in SERVICES:
                 await asyncio.to_thread(local_playground.stop, playground, service)
         done.left += await self._stop_services(done)
-        # Whatever still runs, on a node that does not answer perhaps, may write no more. The mark
-        # stays to the end: it tells the next run whose the installation is. What users are granted
-        # is not of one installation.
+        # A service that still runs, perhaps on a node that does not answer, may not write any more.
+        # The marker stays to the end: it names the installation for the next run.
         bindings = await self._to_delete(kinds.CLUSTER_ROLE_BINDINGS, delete_crds=False)
         rights = [one for one in bindings if name_of(one) != MARK]
         done.deleted += await self._delete(kinds.CLUSTER_ROLE_BINDINGS, rights)
         if self._scope.is_active:
-            say("jobs, Workloads, queues: what was held is given back")
+            say("restore jobs, release Workloads and queues")
             done.report = await uninstall_all(
                 self._client,
                 system_namespace=self._namespace,
                 jobs=self._jobs,
                 stop_timeout_s=self._timeout_s,
             )
-            # Kueue's, from before Rackgate: nobody else is left to take its finalizer off.
+            # From Kueue, before Rackgate: no controller is left to remove their finalizer.
             await remove_finalizers(self._client, kinds.ADMISSION_CHECKS, done.report)
             released = await release_pods(self._client)
             done.pods = released.pods
@@ -180,9 +179,9 @@ class Uninstaller:
         done.left += [f"{label}: still stopping" for label in done.report.stopping]
         done.left += [f"{label}: {words}" for label, words in done.report.failed.items()]
         if delete_crds and self._scope.is_active:
-            say("kinds: they are deleted with all their objects")
+            say("delete the CRDs with all their objects")
             done.crds = await self._delete_crds(done)
-        say("roles, accounts, namespace")
+        say("delete roles, accounts and namespace")
         await self._delete_rest(done, delete_crds=delete_crds)
         return done
 
@@ -235,7 +234,7 @@ class Uninstaller:
         done.left += await self._until_empty(gone)
 
     async def _until_empty(self, look: Callable[[], Awaitable[list[str]]]) -> list[str]:
-        """Look until nothing is found; what still is at the end of the time."""
+        """Poll until nothing is found; returns what is left after the timeout."""
         clock = asyncio.get_running_loop().time
         until = clock() + self._timeout_s
         while True:
@@ -245,7 +244,7 @@ class Uninstaller:
             await asyncio.sleep(_POLL_S)
 
     async def _found(self, kind: Resource, **params: str) -> list[dict[str, Any]]:
-        """All objects of a kind; none where it is not served."""
+        """All objects of a kind; none if it is not served."""
         try:
             return await list_objects(self._client, kind, **params)
         except NotFoundError:
@@ -257,7 +256,7 @@ class Uninstaller:
         return [one for one in found if one["metadata"].get("namespace") == self._namespace]
 
     async def _in_namespace(self, kind: Resource) -> list[dict[str, Any]]:
-        """What there is of a kind in the namespace; no content, for Secrets are among it."""
+        """Metadata of all objects of a kind in the namespace."""
         try:
             return await list_objects(self._client.metadata_only(), kind, namespace=self._namespace)
         except NotFoundError:
@@ -268,12 +267,12 @@ class Uninstaller:
         return await self._found(kinds.NAMESPACES, fieldSelector=f"metadata.name={self._namespace}")
 
     async def _owned(self, kind: Resource) -> list[dict[str, Any]]:
-        """Cluster-wide objects of this installation: by label, and by name."""
+        """Cluster-wide objects of this installation."""
         found = await self._found(kind, labelSelector=_LABEL)
         return [one for one in found if self._scope.owns(one)]
 
     async def _to_delete(self, kind: Resource, *, delete_crds: bool) -> list[dict[str, Any]]:
-        """Those of them that do not stay."""
+        """Cluster-wide objects of this installation that do not stay."""
         return [
             one
             for one in await self._owned(kind)
@@ -281,7 +280,7 @@ class Uninstaller:
         ]
 
     async def _shared(self) -> list[str]:
-        """What others have in the namespace."""
+        """Objects of others in the namespace."""
         return [
             f"{kind.kind} {name_of(one)}"
             for kind in FOREIGN_KINDS
@@ -290,7 +289,7 @@ class Uninstaller:
         ]
 
     async def _delete(self, kind: Resource, found: Iterable[dict[str, Any]]) -> int:
-        """Delete objects, our own finalizer taken off first; how many there were."""
+        """Delete objects without waiting for Rackgate's finalizer; returns their number."""
         listed_ = list(found)
 
         async def one(item: dict[str, Any]) -> None:
@@ -312,7 +311,7 @@ class Uninstaller:
                 path, json.dumps({"propagationPolicy": "Background"}).encode()
             )
         except (NotFoundError, ConflictError, UnprocessableError):
-            return  # gone, or going: the end is waited for
+            return  # gone, or being deleted; `_until_empty` waits
 
 
 def _has_ended(job: dict[str, Any]) -> bool:

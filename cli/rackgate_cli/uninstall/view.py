@@ -1,4 +1,4 @@
-"""What `rackgate uninstall` says before and after. Pure."""
+"""What `rackgate uninstall` prints before and after."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _SHOWN: Final = 10
 
 
 def plan(survey: InstallationSurvey, jobs: str, *, delete_crds: bool) -> list[str]:
-    """What will be done, for whom who is asked."""
+    """What will be done, for the user who confirms it."""
     lines = [f"Rackgate in namespace {survey.namespace} will be removed."]
     if not survey.is_active:
         lines.append(
-            "Another installation acts in this cluster: jobs, queues and kinds are its own."
+            "Another installation is active in this cluster: it owns jobs, queues and CRDs."
         )
     if survey.running and jobs == "leave":
         lines.append(
-            f"{_jobs(survey.running)} running: they go on. Pods that they make later, such as for "
-            "a retry, stay gated (--jobs suspend stops these jobs instead)."
+            f"{_jobs(survey.running)} running: they continue. Pods that they create later, such as "
+            "for a retry, stay gated (--jobs suspend stops these jobs instead)."
         )
     elif survey.running:
         lines.append(
@@ -29,37 +29,39 @@ def plan(survey: InstallationSurvey, jobs: str, *, delete_crds: bool) -> list[st
         )
     if survey.waiting:
         lines.append(
-            f"{_jobs(survey.waiting)} waiting: they get their templates back and stay suspended."
+            f"{_jobs(survey.waiting)} pending: they get their templates back and stay suspended."
         )
     if survey.gated:
         lines.append(
             f"{_count_text(len(survey.gated), 'pod')} gated: they are released to the scheduler, "
-            "without a place of their own."
+            "without a topology assignment."
         )
     counts = ", ".join(f"{count} {kind}" for kind, count in survey.counts.items() if count)
     if not survey.is_active:
         pass
     elif delete_crds:
-        lines.append(f"The kinds are DELETED with all their objects: {counts or 'there are none'}.")
+        lines.append(f"The CRDs are DELETED with all their objects: {counts or 'none'}.")
     else:
-        lines.append(f"Kinds, queues and Workloads stay ({counts or 'there are none'}).")
+        lines.append(f"CRDs, queues and Workloads stay ({counts or 'none'}).")
     if survey.shared:
-        lines.append(f"Namespace {survey.namespace} stays: it has {_some(survey.shared)}.")
+        lines.append(
+            f"Namespace {survey.namespace} stays: it also contains {_some(survey.shared)}."
+        )
     return lines
 
 
 def outcome(done: UninstallResult, jobs: str) -> list[str]:
-    """What was done, and what the operator has to know or do."""
+    """What was done, and what is left to do."""
     report = done.report
     lines = [f"deleted: {done.deleted} objects of the installation"]
     if done.crds:
-        lines.append(f"deleted: {done.crds} kinds with all their objects")
+        lines.append(f"deleted: {done.crds} CRDs with all their objects")
     released = ", ".join(f"{count} {kind}" for kind, count in sorted(report.released.items()))
     if released:
-        lines.append(f"given back: the finalizers of {released}")
+        lines.append(f"removed: the finalizers of {released}")
     if report.restored:
         lines.append(
-            f"suspended, as their users wrote them: {_jobs(len(report.restored))} "
+            f"suspended, with their original templates: {_jobs(len(report.restored))} "
             f"({_some(sorted(report.restored))}); unsuspend them to run them without Rackgate"
         )
     if done.pods:
@@ -68,11 +70,13 @@ def outcome(done: UninstallResult, jobs: str) -> list[str]:
             f"({_some(sorted(done.pods))})"
         )
     if report.running:
-        lines.append(f"run on: {_jobs(len(report.running))} ({_some(sorted(report.running))})")
+        lines.append(
+            f"still running: {_jobs(len(report.running))} ({_some(sorted(report.running))})"
+        )
     if report.gated and jobs == "leave":
         lines.append(
-            f"pods that {_jobs(len(report.gated))} of these will make later stay gated; delete the "
-            f"job and submit it anew if that happens: {_some(sorted(report.gated))}"
+            f"pods that {_jobs(len(report.gated))} of these will create later stay gated; delete "
+            f"and resubmit the job if that happens: {_some(sorted(report.gated))}"
         )
     if done.left:
         lines.append("left:")

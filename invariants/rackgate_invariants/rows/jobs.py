@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from sys import intern
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from rackgate_invariants.rows.projections import ManagedMeta, one, seconds
 
 PODSET: Final = "main"
 HEAD: Final = "head"
-# Kind of whoever makes parts -> API group.
+# Kind that creates child Jobs -> API group.
 _PARENT_GROUPS: Final = {"JobSet": names.JOBSET_GROUP, "RayCluster": names.RAY_GROUP}
 # Value of `spec.managedBy` that stands for a kind's own controller.
 _CONTROLLERS: Final = {
@@ -67,7 +67,7 @@ class _JobSpec(View, frozen=True):
         return max(0, min(self.parallelism, most))
 
     def whole(self, mode: str) -> bool:
-        """Whether every index has a pod at once; `mode` is the kind's default."""
+        """Whether every index has a pod at once; `mode` is the default of the kind."""
         indexed = (self.completion_mode or mode) == "Indexed"
         return indexed and self.completions in (None, self.parallelism)
 
@@ -116,7 +116,7 @@ class _Group(View, frozen=True):
 
     @property
     def count(self) -> int:
-        """Pods that KubeRay makes of it: replicas within their bounds, times hosts."""
+        """Pods that KubeRay creates: replicas within their bounds, times hosts."""
         if self.suspend:
             return 0
         least = max(0, self.min_replicas or 0)
@@ -147,7 +147,7 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 def node_constraints_of(template: Template) -> str:
-    """Canonical text of what a start adds to besides marks, without what JobSet adds."""
+    """Canonical text of nodeSelector and tolerations, without what JobSet adds."""
     spec = template.spec
     selector = {k: v for k, v in spec.node_selector.items() if not k.startswith(_OF_JOBSET)}
     tolerations = [
@@ -222,10 +222,9 @@ def _row(
     meta, spec, conditions = job.metadata, job.spec, job.status.conditions
     queue = meta.labels.get(names.QUEUE_LABEL)
     true = {condition.type for condition in conditions if condition.status == "True"}
-    # Only Jobs are made by another kind: whatever else carries a queue label stands for itself.
-    maker = _parent_of(meta) if kind == "Job" else None
+    # Only Jobs are created by another kind: other kinds with a queue label are jobs themselves.
+    parent = _parent_of(meta) if kind == "Job" else None
     injected, created = _all_injected(templates, is_elastic_job=is_elastic_job)
-    marked = names.WORKLOAD_ANNOTATION in meta.annotations
     first = next(iter(templates.values()), Template())
     node_constraints = {name: node_constraints_of(template) for name, template in templates.items()}
     return rows.JobRow(
@@ -235,10 +234,10 @@ def _row(
         version=meta.resource_version,
         kind=kind,
         queue=intern(f"{meta.namespace}/{queue}") if queue else "",
-        parent_uid=intern(maker.uid) if maker else "",
-        parent_kind=intern(maker.kind) if maker else "",
-        parent_name=intern(maker.name) if maker else "",
-        podset_by_child_job=intern(podset_by_child_job) if maker else "",
+        parent_uid=intern(parent.uid) if parent else "",
+        parent_kind=intern(parent.kind) if parent else "",
+        parent_name=intern(parent.name) if parent else "",
+        podset_by_child_job=intern(podset_by_child_job) if parent else "",
         has_queue_label=queue is not None,
         managed=bool(queue)
         and meta.namespace not in names.UNMANAGED_NAMESPACES
@@ -262,12 +261,14 @@ def _row(
         ),
         injected=one(injected, injected),
         injected_at_creation=one(created, created),
-        started=marked
-        or any(names.WORKLOAD_ANNOTATION in t.metadata.annotations for t in templates.values()),
+        started=any(
+            names.WORKLOAD_ANNOTATION in one.annotations
+            for one in (meta, *(template.metadata for template in templates.values()))
+        ),
         has_priority_class=bool(first.spec.priority_class_name)
         or names.PRIORITY_CLASS_LABEL in meta.labels,
         node_constraints=one(tuple(node_constraints.items()), node_constraints)
-        if queue is not None or maker
+        if queue is not None or parent
         else {},
     )
 
@@ -281,7 +282,7 @@ def _parent_of(meta: core.Meta) -> core.OwnerReference | None:
 
 
 def _suspend_changed_at(job: _Job | _JobSet | _RayCluster) -> float:
-    """When it was last created, suspended or resumed, as far as it tells."""
+    """When it was last created, suspended or resumed, by its status."""
     turned = [c.last_transition_time for c in job.status.conditions if "Suspend" in c.type]
     moments = [job.metadata.creation_timestamp, job.status.start_time, *turned]
     return max(map(seconds, moments))
@@ -290,46 +291,40 @@ def _suspend_changed_at(job: _Job | _JobSet | _RayCluster) -> float:
 def _all_injected(
     templates: Mapping[str, Template], *, is_elastic_job: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Rackgate's marks on templates, and those of them that they have from their creation."""
+    """What Rackgate injected into templates, and the part of it that the webhook injected."""
     injected: list[str] = []
     created: list[str] = []
     for name, template in templates.items():
         where = f" of {name}" if len(templates) > 1 else ""
         later, early = _injected(template, is_elastic_job=is_elastic_job)
-        injected += [f"{mark}{where}" for mark in (*later, *early)]
-        created += [f"{mark}{where}" for mark in early]
+        injected += [f"{what}{where}" for what in (*later, *early)]
+        created += [f"{what}{where}" for what in early]
     return tuple(injected), tuple(created)
 
 
 def _injected(template: Template, *, is_elastic_job: bool) -> tuple[Iterable[str], Iterable[str]]:
-    """Marks of an admission, and marks of a creation."""
-    meta, gates = template.metadata, template.gates
-    asks = any(key in meta.annotations for key in names.TOPOLOGY_ANNOTATIONS)
-    found = (
-        (
-            names.WORKLOAD_ANNOTATION in meta.annotations,
-            False,
-            "annotation",
-            names.WORKLOAD_ANNOTATION,
-        ),
-        (
-            names.ELASTIC_ANNOTATION in meta.annotations,
-            is_elastic_job,
-            "annotation",
-            names.ELASTIC_ANNOTATION,
-        ),
-        (names.TAS_LABEL in meta.labels, False, "label", names.TAS_LABEL),
-        (names.PODSET_LABEL in meta.labels, asks or is_elastic_job, "label", names.PODSET_LABEL),
-        (names.TOPOLOGY_GATE in gates, asks, "gate", names.TOPOLOGY_GATE),
-        (names.ELASTIC_GATE in gates, is_elastic_job, "gate", names.ELASTIC_GATE),
+    """What an admission injects, and what the webhook injects."""
+    annotations, labels, gates = (
+        template.metadata.annotations,
+        template.metadata.labels,
+        template.gates,
     )
-    later = [f"{what} {name}" for there, early, what, name in found if there and not early]
-    early = [f"{what} {name}" for there, early, what, name in found if there and early]
-    return later, early
+    by_topology = any(key in annotations for key in names.TOPOLOGY_ANNOTATIONS)
+    # What, its name, where it would be, and whether the webhook injects it.
+    possible: tuple[tuple[str, str, Container[str], bool], ...] = (
+        ("annotation", names.WORKLOAD_ANNOTATION, annotations, False),
+        ("annotation", names.ELASTIC_ANNOTATION, annotations, is_elastic_job),
+        ("label", names.TAS_LABEL, labels, False),
+        ("label", names.PODSET_LABEL, labels, by_topology or is_elastic_job),
+        ("gate", names.TOPOLOGY_GATE, gates, by_topology),
+        ("gate", names.ELASTIC_GATE, gates, is_elastic_job),
+    )
+    found = [(f"{what} {name}", early) for what, name, place, early in possible if name in place]
+    return [text for text, early in found if not early], [text for text, early in found if early]
 
 
 def mark_unmanaged(job: rows.JobRow, unmanaged: frozenset[str]) -> rows.JobRow:
-    """The row of a job in a namespace whose jobs are left alone: it is not managed."""
+    """The row of a job, not managed if its namespace is not."""
     if not job.managed or job.namespace not in unmanaged:
         return job
     return msgspec.structs.replace(job, managed=False)

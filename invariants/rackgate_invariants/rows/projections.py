@@ -1,4 +1,4 @@
-"""From an object's JSON to its row; what no rule looks at is not even decoded."""
+"""From the JSON of nodes and pods to their rows; fields that no rule reads are not decoded."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rackgate_invariants.rows import rows
 R = TypeVar("R")
 Decode = Callable[[bytes | msgspec.Raw], R]
 
-# The Job controller's label on pods: of a pod that lost its controller it tells whose it was.
+# The Job controller's label on pods; it remains when a pod loses its controller.
 CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
-# KubeRay's type of a head's pod, and the PodSet that it is.
+# KubeRay's node type of a head, and the name of its PodSet.
 RAY_HEAD: Final = "head"
 UNGATER: Final = "rackgate-ungater"
 ADMISSION_MANAGERS: Final = (str(names.FieldManager.ADMISSION), "kueue-admission")
@@ -32,7 +32,7 @@ SHARED_LIMIT: Final = 65536
 
 @lru_cache(maxsize=65536)
 def seconds(moment: str | None) -> float:
-    """Unix time of a timestamp; 0 for none, or for what is no time."""
+    """Unix time of a timestamp; 0 for none, or for a malformed one."""
     try:
         return datetime.fromisoformat(moment).timestamp() if moment else 0.0
     except ValueError:
@@ -40,7 +40,7 @@ def seconds(moment: str | None) -> float:
 
 
 class Managed(View, frozen=True):
-    """Who wrote last, and when; which fields is only decoded where it is asked for."""
+    """Who wrote last, and when."""
 
     manager: str = ""
     subresource: str = ""
@@ -98,7 +98,7 @@ def node_row(raw: bytes | msgspec.Raw) -> rows.NodeRow:
 
 
 class _Container(View, frozen=True):
-    """Resources stay raw: pods of one Job have them in common, and are looked up by them."""
+    """Resources stay raw: pods of one Job share them, and they are the key of a cache."""
 
     name: str = ""
     resources: msgspec.Raw = msgspec.Raw(b"{}")
@@ -106,7 +106,7 @@ class _Container(View, frozen=True):
 
 
 class _ContainerStatus(View, frozen=True):
-    """What a container holds on its node; raw, too."""
+    """What is allocated to a container; raw, too."""
 
     name: str = ""
     resources: msgspec.Raw = msgspec.Raw(b"")
@@ -124,8 +124,6 @@ class _PodSpec(View, frozen=True):
 
 
 class _PodCondition(View, frozen=True):
-    """A condition of a pod, as far as it tells when the pod was bound."""
-
     type: str = ""
     status: str = ""
     last_transition_time: str | None = None
@@ -149,10 +147,10 @@ _shared: dict[Any, Any] = {}
 
 
 def one(key: Any, value: R) -> R:
-    """An equal value that is kept already; only new ones are kept anew."""
+    """An equal value that is cached already, else this one."""
     found: R = _shared.setdefault((type(value), key), value)
     if len(_shared) > SHARED_LIMIT:
-        _shared.clear()  # what is in use stays in use
+        _shared.clear()  # rows keep the values that they use
     return found
 
 
@@ -160,8 +158,7 @@ def _containers(found: Iterable[_Container]) -> tuple[tuple[str, bytes, str | No
     return tuple([(one.name, bytes(one.resources), one.restart_policy) for one in found])
 
 
-def _held_by_containers(status: _PodStatus) -> tuple[tuple[str, bytes, bytes], ...]:
-    """What containers hold, where their node tells."""
+def _allocated(status: _PodStatus) -> tuple[tuple[str, bytes, bytes], ...]:
     if not (status.container_statuses or status.init_container_statuses):
         return ()
     return tuple(
@@ -174,10 +171,10 @@ def _held_by_containers(status: _PodStatus) -> tuple[tuple[str, bytes, bytes], .
 
 
 def _requests(spec: _PodSpec, status: _PodStatus) -> rows.Amounts:
-    """What a pod takes of its node; while it is resized, the larger of asked and held."""
+    """What a pod uses of its node; during a resize, the larger of requested and allocated."""
     running, starting = _containers(spec.containers), _containers(spec.init_containers)
-    held = _held_by_containers(status)
-    key = (running, starting, bytes(spec.overhead), bytes(spec.resources), held)
+    allocated = _allocated(status)
+    key = (running, starting, bytes(spec.overhead), bytes(spec.resources), allocated)
     known = _requests_by_raw.get(key)
     if known is None:
         whole = core.PodSpec(
@@ -188,7 +185,7 @@ def _requests(spec: _PodSpec, status: _PodStatus) -> rows.Amounts:
         )
         if len(_requests_by_raw) >= SHARED_LIMIT:
             _requests_by_raw.clear()
-        statuses = tuple(_status(*one) for one in held)
+        statuses = tuple(_status(*one) for one in allocated)
         known = _requests_by_raw[key] = amounts_of(whole, statuses)
     return known
 
@@ -215,10 +212,10 @@ def _status(name: str, resources: bytes, allocated: bytes) -> core.ContainerStat
 
 
 def amounts_of(spec: core.PodSpec, statuses: tuple[core.ContainerStatus, ...] = ()) -> rows.Amounts:
-    """A pod's requests, sorted; none where they cannot be read."""
+    """A pod's requests, sorted; none if they cannot be read."""
     try:
         return tuple(sorted(pod_requests(spec, statuses).items()))
-    except QuantityError:  # the API server lets no such pod through
+    except QuantityError:  # the API server rejects such pods
         return ()
 
 
@@ -272,5 +269,5 @@ def _index(meta: core.Meta) -> int:
 
 
 def _number(text: str) -> int:
-    """A label's number; -1 for what is none."""
+    """The number in a label; -1 if it is none."""
     return int(text) if text.isdecimal() and len(text) <= 9 else -1

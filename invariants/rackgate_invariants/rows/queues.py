@@ -107,7 +107,7 @@ def _spec_at(meta: _QueueMeta) -> float:
 def _quota(resource: str, value: kueue.Amount) -> int:
     try:
         return quota_amount(resource, value)
-    except QuantityError:  # the schema lets no such quota through
+    except QuantityError:  # the schema of the CRD rejects such quotas
         return 0
 
 

@@ -1,4 +1,4 @@
-"""What the rules look at of each object: small rows that share what many objects have in common.
+"""The fields of each object that the rules read: small rows that share common values.
 
 Times are Unix seconds, 0 where the object tells none. Amounts are millicores for cpu, base units
 for everything else.
@@ -20,7 +20,7 @@ FlavorAmounts = Mapping[tuple[str, str], int]
 
 
 class NodeRow(msgspec.Struct, frozen=True, gc=False):
-    """A node; a kubelet that is not `ready` reports nothing of its pods."""
+    """A node; a kubelet that is not ready reports nothing about its pods."""
 
     name: str
     labels: dict[str, str] = msgspec.field(default_factory=dict)
@@ -37,19 +37,19 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
         owner: uid of its controller, "" for none.
         owner_kind: the controller's kind.
         owner_name: the controller's name.
-        former: without a controller, uid of the Job that its labels tell of, "" for none.
+        former_owner: without a controller, uid of the Job that its labels name, "" for none.
         workload: name that its annotation claims, "" for none.
         podset: PodSet that its label claims, "" for none.
         group: "head" or the worker group, as KubeRay's labels say, "" for none.
-        tas: it carries the label of pods that wait for a place.
-        cleanup: it says that it cleans up after a RayCluster.
+        tas: it has the label of pods that wait for a domain.
+        cleanup: it says that it deletes the storage of a RayCluster's head.
         gates: names of its scheduling gates.
         selector: its nodeSelector.
-        requests: what it takes of its node, sorted by resource.
+        requests: what it uses of its node, sorted by resource.
         index: its completion index; -1 without one, or where it does not count from 0.
         subindex: index of its child Job among those of one template; -1 without one.
         ends_at: when its deletion should be over; 0 while it is not being deleted.
-        scheduled_at: when it was bound, as far as it tells.
+        scheduled_at: when it was bound, as far as its conditions tell.
         ungater_wrote_at: when the ungater wrote to it last, as its managed fields tell.
     """
 
@@ -85,7 +85,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def gated(self) -> bool:
-        """Whether a gate of Rackgate's holds it."""
+        """Whether it has a gate of Rackgate."""
         return bool(self.gates) and any(gate in OUR_GATES for gate in self.gates)
 
     @property
@@ -95,11 +95,11 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def assigned_at(self) -> float:
-        """When it got its place, on the API server's clock."""
+        """When it got its domain, by the API server's clock."""
         return self.ungater_wrote_at or self.created_at
 
     def domain(self, levels: tuple[str, ...]) -> Domain | None:
-        """Where its nodeSelector sends it; None when it does not name every level."""
+        """The domain of its nodeSelector; None if that does not name every level."""
         get = self.selector.get
         if len(levels) == 1:  # a host, as a rule: asked for every pod, several times
             value = get(levels[0])
@@ -114,28 +114,28 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         kind: as on the wire.
         parent_uid: uid of the JobSet or RayCluster that it names as its controller, "" for none.
-            Where that one exists they are managed together; `owners` finds out.
+            If that one exists they are managed together (`OwnerIndex`).
         parent_kind: kind of that controller.
         parent_name: its name.
-        replicated: PodSet that a part belongs to.
-        labelled: it carries the queue label.
+        podset_by_child_job: PodSet that a child Job belongs to.
+        has_queue_label: it has the queue label.
         queue: `namespace/name` of the LocalQueue that the label names, "" for none.
-        managed: Rackgate acts on it unless it is a part: labelled, in a managed namespace, with
-            the usual controller.
+        managed: Rackgate acts on it unless it is a child Job: with a queue label, in a managed
+            namespace, and with the usual controller.
         owned: another object controls it.
         count: pods that run at once.
-        wants: the same by PodSet.
+        podset_counts: the same by PodSet.
         whole: PodSets of which every index has a pod at once (Indexed, completions = parallelism).
-        scales: it may ask for other counts while it runs.
-        ungated: PodSets whose template lacks the elastic gate.
-        listed: names of pods that whoever scales it wants to be deleted.
+        is_elastic_job: its counts may change while it runs.
+        without_elastic_gate: PodSets whose template lacks the elastic gate.
+        listed: names of pods to delete, as the autoscaler wrote them.
         suspend_changed_at: when it was last created, suspended or resumed.
         written_at: when anything but its status was last written.
-        marks: Rackgate's marks on it and on its template, in words.
-        injected_at_creation: those among them that the webhook puts at creation.
-        started: it carries the mark of a Job that was started and not restored.
+        injected: annotations, labels and gates of Rackgate on it and its templates, in words.
+        injected_at_creation: those of them that the webhook injects at creation.
+        started: it has the annotation of a Job that was started and not restored.
         has_priority_class: it names a priority class, which may not exist yet.
-        placing: canonical text of each template's nodeSelector and tolerations, by PodSet.
+        node_constraints: canonical text of each template's nodeSelector and tolerations.
     """
 
     namespace: str
@@ -175,35 +175,35 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def over(self) -> bool:
-        """Whether nothing is expected of it any more."""
+        """Whether it has ended or is being deleted."""
         return self.finished or self.deleting
 
 
 class SliceLayer(msgspec.Struct, frozen=True, gc=False):
-    """So many pods each lie in one domain of this level."""
+    """Each `size` pods are in one domain of this level."""
 
     level: str
     size: int
 
 
 class PodSetRow(msgspec.Struct, frozen=True, gc=False):
-    """One PodSet, with what it was given.
+    """One PodSet and its part of the admission.
 
     Attributes:
-        asked: pods asked for.
-        topology: it asks for a topology.
+        requested_count: pods requested.
+        topology: it requests a topology.
         requests: of one pod, sorted by resource.
         required: level that all pods must share a domain of.
-        layers: of slices.
+        slice_layers: levels and sizes of its slices.
         group: PodSets of one name share their required domain.
         indexed: ranks are the completion indexes, of each child Job where there are subgroups.
         subgroups: child Jobs that the ranks run over; 0 for none.
-        placing: canonical text of the template's nodeSelector and tolerations.
-        granted: pods granted; 0 without an admission.
+        node_constraints: canonical text of the template's nodeSelector and tolerations.
+        admitted_count: pods admitted; 0 without an admission.
         flavors: by resource.
         usage: charged amounts by resource.
         assignment: topology assignment, None without one.
-        done: pods that are done and come no more: what they held may be given to others.
+        reclaimable: pods that have succeeded, whose quota and capacity others may use.
         delayed: the assignment comes later.
         problem: why the assignment or an amount cannot be read.
     """
@@ -227,7 +227,7 @@ class PodSetRow(msgspec.Struct, frozen=True, gc=False):
     problem: str = ""
 
     def held(self, resource: str) -> int:
-        """What is charged to a queue now."""
+        """What it reserves of a queue now."""
         amount = self.usage.get(resource, 0)
         if not (self.reclaimable and self.admitted_count):
             return amount
@@ -238,7 +238,7 @@ class PodSetRow(msgspec.Struct, frozen=True, gc=False):
         )
 
     def rank(self, pod: PodRow) -> int:
-        """The rank of a pod; -1 where it tells none."""
+        """The rank of a pod; -1 if its labels have none."""
         if not self.subgroups:
             return pod.index
         size = self.requested_count // self.subgroups
@@ -253,19 +253,19 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         owner: uid of its controller, "" for none.
         owner_kind: kind of its controller.
-        job_uid: uid of the job that it was made for, as its label says, "" for none.
-        ours: Rackgate made it, as its managed fields tell.
+        job_uid: uid of the job that it was created for, by its label, "" for none.
+        ours: Rackgate created it, by its managed fields.
         queue: `namespace/name` of its LocalQueue, "" for none.
-        reserved: QuotaReserved is True and an admission is there.
+        reserved: QuotaReserved is True and it has an admission.
         cluster_queue: that it was admitted to.
         admitted_at: when Admitted became True.
         evicted_at: when Evicted became True.
-        placed_at: when the admission was last written, on the API server's clock.
-        changed_at: the latest change that its conditions tell of.
-        closed: hosts that await replacement.
+        placed_at: when the admission was last written, by the API server's clock.
+        changed_at: the latest change by its conditions.
+        unhealthy_hosts: hosts that await replacement.
         elastic: it may be resized while it runs.
-        folded: uid and PodSet of each slice that is settled in its admission.
-        resized_at: when the state of a resize was last written, on the API server's clock.
+        merged_slices: uid and PodSet of each slice that was merged into its admission.
+        resized_at: when the state of a resize was last written, by the API server's clock.
     """
 
     namespace: str
@@ -302,7 +302,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def owning_uid(self) -> str:
-        """The uid that leads to its job: of its controller, or, without one, as its label says."""
+        """The uid that leads to its job: of its controller, else that of its label."""
         return self.owner or self.job_uid
 
     @property
@@ -312,17 +312,17 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def holds(self) -> bool:
-        """Whether it holds quota and room."""
+        """Whether it holds quota and capacity."""
         return self.reserved and not self.finished
 
     @property
     def waiting(self) -> bool:
-        """Whether it asks for admission."""
+        """Whether it is pending."""
         return self.active and not (self.reserved or self.finished or self.deleting)
 
     @property
     def may_ungate(self) -> bool:
-        """Whether its pods may be released now."""
+        """Whether its pods may be ungated now."""
         going = self.evicted or self.deleting or not self.active
         return self.holds and self.admitted and not going
 
@@ -347,7 +347,7 @@ class TopologyRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Counts(msgspec.Struct, frozen=True, gc=False):
-    """What a queue's status says."""
+    """The status of a queue."""
 
     pending: int = 0
     reserving: int = 0
@@ -361,10 +361,10 @@ class QueueRow(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         key: name, or `namespace/name`.
-        cluster_queue: that a LocalQueue feeds.
+        cluster_queue: of a LocalQueue.
         cohort: of a ClusterQueue.
         nominal: quota of a ClusterQueue.
-        spec_at: when its spec was last written, as far as it tells.
+        spec_at: when its spec was last written, by its managed fields.
     """
 
     key: str

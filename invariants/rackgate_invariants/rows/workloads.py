@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from sys import intern
 from typing import Any
 
@@ -73,7 +72,7 @@ _pod_template = tolerant(msgspec.json.Decoder(core.PodTemplate).decode)
 
 
 def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
-    """A Workload; what cannot be read in its admission is told by its PodSets' `problem`."""
+    """A Workload; `problem` of a PodSet says what cannot be read in its admission."""
     workload = _workload(raw)
     meta, spec, status = workload.metadata, workload.spec, workload.status
     owner = meta.controller
@@ -124,21 +123,23 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
 def _podset(
     podset: kueue.PodSet, podset_assignment: _PodSetAssignment | None, done: int
 ) -> rows.PodSetRow:
-    asked = podset.topology_request or kueue.PodSetTopologyRequest()
-    label = asked.pod_index_label
+    request = podset.topology_request or kueue.PodSetTopologyRequest()
+    label = request.pod_index_label
     template = _template(podset.template)
-    usage, assignment, problem = _granted(podset_assignment)
+    usage, assignment, problem = _admitted(podset_assignment)
     return rows.PodSetRow(
         name=intern(podset.name),
         requested_count=podset.count,
-        topology=bool(asked.required or asked.preferred or asked.unconstrained or _layers(asked)),
+        topology=bool(
+            request.required or request.preferred or request.unconstrained or _layers(request)
+        ),
         requests=amounts_of(_pod_template(podset.template).spec),
-        required=asked.required or "",
-        slice_layers=_layers(asked),
-        group=asked.pod_set_group_name or "",
+        required=request.required or "",
+        slice_layers=_layers(request),
+        group=request.pod_set_group_name or "",
         indexed=label == names.COMPLETION_INDEX_LABEL
         or (podset.topology_request is None and label is None),
-        subgroups=(asked.sub_group_count or 0) if asked.sub_group_index_label else 0,
+        subgroups=(request.sub_group_count or 0) if request.sub_group_index_label else 0,
         node_constraints=node_constraints_of(template),
         admitted_count=podset_assignment.count if podset_assignment else 0,
         flavors=podset_assignment.flavors if podset_assignment else {},
@@ -150,7 +151,7 @@ def _podset(
     )
 
 
-def _granted(
+def _admitted(
     podset_assignment: _PodSetAssignment | None,
 ) -> tuple[dict[str, int], TopologyAssignment | None, str]:
     if podset_assignment is None:
@@ -160,19 +161,18 @@ def _granted(
         usage = {
             key: quota_amount(key, value) for key, value in podset_assignment.resource_usage.items()
         }
-        return usage, _assignment(podset_assignment.topology_assignment), ""
+        raw = podset_assignment.topology_assignment
+        return usage, None if raw is None else decode(raw), ""
     except (AssignmentError, QuantityError) as error:
         return usage, None, str(error)
 
 
-def _assignment(raw: Mapping[str, Any] | None) -> TopologyAssignment | None:
-    return None if raw is None else decode(raw)
-
-
-def _layers(asked: kueue.PodSetTopologyRequest) -> tuple[rows.SliceLayer, ...]:
-    listed = asked.podset_slice_required_topology_constraints
+def _layers(request: kueue.PodSetTopologyRequest) -> tuple[rows.SliceLayer, ...]:
+    listed = request.podset_slice_required_topology_constraints
     if listed:
         return tuple(rows.SliceLayer(one.topology, one.size) for one in listed)
-    if asked.pod_set_slice_required_topology and asked.pod_set_slice_size:
-        return (rows.SliceLayer(asked.pod_set_slice_required_topology, asked.pod_set_slice_size),)
+    if request.pod_set_slice_required_topology and request.pod_set_slice_size:
+        return (
+            rows.SliceLayer(request.pod_set_slice_required_topology, request.pod_set_slice_size),
+        )
     return ()

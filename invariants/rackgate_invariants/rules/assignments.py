@@ -1,4 +1,4 @@
-"""Is what was granted well-formed: counts, domains, levels, charges."""
+"""Whether an admission is well-formed: counts, domains, levels, usage."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate_invariants.cluster import ObjectGroup, WorkloadWithSlices, format_domain, listed
 from rackgate_invariants.node_index import NodeIndex
-from rackgate_invariants.rows.rows import Amounts, PodSetRow, SliceLayer, WorkloadRow
+from rackgate_invariants.rows.rows import PodSetRow, SliceLayer, WorkloadRow
 from rackgate_invariants.rules.catalog import Breach
 from rackgate_invariants.rules.job_usage import running_pods_of
 from rackgate_invariants.running_pods import PODS
 
 
 def check_assignments(workload: WorkloadRow) -> Iterator[Breach]:
-    """Each assignment is there, can be read, and covers what was granted."""
+    """`assignment-unreadable`, `assignment-missing` and `assignment-sum`."""
     for podset in workload.podsets:
         subject = f"{workload.key}/{podset.name}"
         if podset.problem:
@@ -29,33 +29,33 @@ def check_assignments(workload: WorkloadRow) -> Iterator[Breach]:
 
 
 def _sum(subject: str, podset: PodSetRow, assignment: TopologyAssignment) -> Iterator[Breach]:
-    total, granted = assignment.count, podset.admitted_count
+    total, admitted = assignment.count, podset.admitted_count
     size = max((layer.size for layer in podset.slice_layers), default=1)
-    # Slices may be fewer pods than were granted: what is left over stays gated.
-    if total not in (granted, granted // max(size, 1) * size):
-        found = f"the domains take {total} pods, {granted} are granted"
+    # Slices may have fewer pods than were admitted: the others stay gated.
+    if total not in (admitted, admitted // max(size, 1) * size):
+        found = f"the domains take {total} pods, {admitted} are admitted"
         yield Breach("assignment-sum", subject, found)
 
 
 def check_usage(
     workload: WorkloadRow, group: ObjectGroup, node_index: NodeIndex
 ) -> Iterator[Breach]:
-    """The charged amounts are the pods' requests times the pods.
+    """`usage-differs`.
 
-    The API server adds to a template when it makes a pod of it: the overhead of a RuntimeClass,
-    the defaults of a LimitRange, both as they were at the admission. So more than the template
-    asks for is right, unless pods live that show that nothing was added.
+    When the API server creates a pod it adds the overhead of a RuntimeClass and the defaults of a
+    LimitRange to the template. So more than the template requests is right, unless running pods
+    show that nothing was added.
     """
     for podset in workload.podsets:
-        asked = {**dict(podset.requests), PODS: 1}
+        requests = {**dict(podset.requests), PODS: 1}
         for resource in sorted(podset.flavors):
-            each = asked.get(resource, 0)
+            each = requests.get(resource, 0)
             charged, expected = podset.usage.get(resource, 0), each * podset.admitted_count
             if charged == expected or podset.problem:
                 continue
             if charged > expected and resource != PODS:
-                real = {dict(one).get(resource, 0) for one in _real(podset, group, node_index)}
-                if real != {each}:
+                running = running_pods_of(group, node_index).requests(podset.name)
+                if {dict(one).get(resource, 0) for one in running} != {each}:
                     continue
             yield Breach(
                 "usage-differs",
@@ -64,13 +64,8 @@ def check_usage(
             )
 
 
-def _real(podset: PodSetRow, group: ObjectGroup, node_index: NodeIndex) -> set[Amounts]:
-    """What single pods of a PodSet ask for, as the API server made them."""
-    return running_pods_of(group, node_index).requests(podset.name)
-
-
 def check_admitted_once(group: ObjectGroup) -> Iterator[Breach]:
-    """One job holds quota once. A Workload that is going away is on its way to give it back."""
+    """`admitted-twice`; a Workload that is being deleted is about to release its quota."""
     holding = [one for one in group.own if one.holds and not one.deleting]
     if len(holding) > 1 and holding[0].owner:
         first = holding[0]
@@ -79,11 +74,10 @@ def check_admitted_once(group: ObjectGroup) -> Iterator[Breach]:
 
 
 def check_levels(family: WorkloadWithSlices, node_index: NodeIndex) -> Iterator[Breach]:
-    """All pods share a domain of the required level, and slices of theirs.
+    """`level-split` and `slice-split`.
 
-    PodSets of one group share it with each other, and so does what is added to them later.
-    Domains whose place cannot be told (their node
-    is gone) are left out.
+    PodSets of one group share their domain, also with the workload slices added later. Domains
+    whose node is gone are left out, as their upper levels are not known.
     """
     shared: dict[tuple[str, str], list[PodSetRow]] = defaultdict(list)
     workload = family.parent
@@ -128,12 +122,12 @@ def _slices(
 
 
 def _paths(podset: PodSetRow, level: str, node_index: NodeIndex) -> Iterable[tuple[Domain, int]]:
-    """The domain of `level` of each assigned domain, with its pods."""
+    """The domain of `level` that contains each assigned domain, with its pods."""
     assignment = podset.assignment
     if assignment is None:
         return
     known = node_index.levels_of(podset) or assignment.levels
-    # Without the Topology's order the label alone has to tell domains apart.
+    # Without the Topology's order only the label itself identifies a domain.
     target_levels = known[: known.index(level) + 1] if level in known else (level,)
     for domain, count in assignment.domains:
         path = node_index.path(assignment.levels, domain, target_levels)

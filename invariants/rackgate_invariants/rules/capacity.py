@@ -1,8 +1,12 @@
-"""Room on leaves: what is assigned there, with the other pods, against what the nodes offer.
+"""`over-capacity`: what is assigned to a leaf domain, with the other pods there, fits its nodes.
 
-A leaf is a host, or all nodes of a coarser lowest domain. Assignments are charged in full from
-the moment they are written. Other pods count where they are bound, unless they came after the last
-assignment to that leaf: nobody promised them anything, and nobody could know of them.
+A leaf is a host, or all nodes of a coarser lowest domain. An assignment is charged in full as soon
+as it is written. Other pods count where they are bound, unless they came after the last assignment
+to that leaf, which could not take them into account.
+
+Phases: charge every assignment to its leaves; add what is assigned to hosts to the coarser leaves
+that contain them; add pods that no assignment covers; compare with allocatable.
+Complexity: O(pods + assigned domains + flavors * nodes for assignments above the host level).
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from rackgate_invariants.rows.rows import PodRow, PodSetRow, WorkloadRow
 from rackgate_invariants.rules.catalog import Breach
 from rackgate_invariants.running_pods import PODS
 
-# A pod bound so shortly before an assignment may not have been seen by who wrote it.
+# The assigner may not have seen a pod that was bound so shortly before an assignment.
 UNSEEN_S = 10.0
 Leaf = tuple[tuple[str, ...], Domain]
 
@@ -38,7 +42,7 @@ class _LeafUsage:
 
 
 def check_capacity(groups: Mapping[str, ObjectGroup], node_index: NodeIndex) -> Iterator[Breach]:
-    """Leaves with assignments that take more than their nodes offer."""
+    """Leaves with assignments whose pods use more than their nodes have."""
     loads, covered = _assigned(groups, node_index)
     leaf_of: dict[str, list[_LeafUsage]] = defaultdict(list)
     for load in loads.values():
@@ -50,7 +54,7 @@ def check_capacity(groups: Mapping[str, ObjectGroup], node_index: NodeIndex) -> 
             if pod.node in leaf_of and pod.uid not in covered:
                 for load in leaf_of[pod.node]:
                     if not load.latest or pod.scheduled_at <= load.latest - UNSEEN_S:
-                        # What no assignment asks for is the scheduler's business alone.
+                        # A resource that no assignment requests is left to kube-scheduler.
                         _charge(load, ((r, n) for r, n in pod.requests if r in load.used), 1)
     for (_, domain), load in loads.items():
         yield from _over_admitted(format_domain(domain), load, node_index)
@@ -84,9 +88,9 @@ def _assigned(
 
 
 def _held(placed: PlacedPodSet) -> Mapping[Domain, int]:
-    """Pods that hold room in each domain.
+    """Pods that hold capacity in each domain.
 
-    Where some are done their places may be given to others, so only pods that are there count.
+    Capacity of reclaimable pods may be assigned to others, so then only existing pods count.
     """
     if not placed.podset.reclaimable:
         return placed.charged
@@ -95,13 +99,13 @@ def _held(placed: PlacedPodSet) -> Mapping[Domain, int]:
 
 
 def _written(workload: WorkloadRow) -> float:
-    """When the places were given; the earlier of two clocks' answers."""
+    """When the assignment was written; the earlier of two clocks."""
     times = [time for time in (workload.admitted_at, workload.placed_at) if time]
     return min(times, default=0.0)
 
 
 def _coarse_nodes(groups: Mapping[str, ObjectGroup], node_index: NodeIndex) -> dict[Leaf, set[str]]:
-    """Names of the nodes of every domain that is no host, over all flavors that use its levels."""
+    """Names of the nodes of every domain above the host level."""
     wanted = {
         (podset.assignment.levels, flavor_of(podset))
         for group in groups.values()
@@ -122,13 +126,13 @@ def _coarse_nodes(groups: Mapping[str, ObjectGroup], node_index: NodeIndex) -> d
 
 
 def _counted(podset: PodSetRow) -> tuple[tuple[str, int], ...]:
-    """The requests that count for room: resources without a flavor are excluded ones.
+    """Requests of one pod that count; resources without a flavor are excluded.
 
-    What the API server adds to the template is in the charge of the pods.
+    What the API server adds to the template is part of the usage.
     """
-    asked, pods = dict(podset.requests), max(podset.admitted_count, 1)
+    requests, pods = dict(podset.requests), max(podset.admitted_count, 1)
     found = {
-        name: max(asked.get(name, 0), -(-podset.usage.get(name, 0) // pods))
+        name: max(requests.get(name, 0), -(-podset.usage.get(name, 0) // pods))
         for name in podset.flavors
         if name != PODS
     }
@@ -138,7 +142,7 @@ def _counted(podset: PodSetRow) -> tuple[tuple[str, int], ...]:
 def _covered(
     live: list[PodRow], levels: tuple[str, ...], counts: Mapping[Domain, int], node_index: NodeIndex
 ) -> Iterator[str]:
-    """Pods that are in their places; one on a host that was given up takes room of its own."""
+    """Pods in their domains; a pod on a host that is not assigned any more counts on its own."""
     present: dict[Domain, list[PodRow]] = defaultdict(list)
     for pod in live:
         node = node_index.nodes.get(pod.node)
@@ -152,7 +156,7 @@ def _covered(
 
 
 def _spread(loads: Mapping[Leaf, _LeafUsage], leaf_of: Mapping[str, list[_LeafUsage]]) -> None:
-    """What is assigned to a host also takes room of the coarser leaves that the host lies in."""
+    """What is assigned to a host also uses the coarser leaves that contain it."""
     for (levels, _), load in loads.items():
         if levels != HOST_LEVELS:
             continue
@@ -172,11 +176,11 @@ def _charge(load: _LeafUsage, requests: Iterable[tuple[str, int]], count: int) -
 def _over_admitted(name: str, load: _LeafUsage, node_index: NodeIndex) -> Iterator[Breach]:
     nodes = [node_index.nodes[node] for node in load.nodes]
     if not nodes:
-        return  # gone: `domain-gone` tells, and swaps mend it
+        return  # gone: see `domain-gone`; the node is replaced
     for resource, used in sorted(load.used.items()):
-        room = sum(node.allocatable.get(resource, 0) for node in nodes)
-        if used > room:
-            found = f"{used} charged, {room} allocatable"
+        allocatable = sum(node.allocatable.get(resource, 0) for node in nodes)
+        if used > allocatable:
+            found = f"{used} charged, {allocatable} allocatable"
             if len(nodes) > 1:
                 found += f" on {len(nodes)} nodes"
             yield Breach("over-capacity", f"{name} {resource}", found)

@@ -1,4 +1,4 @@
-"""What the pods of each managed job take, in the words of the queue that they are charged to."""
+"""What the pods of each managed job use, by flavor and resource of their queue."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rackgate_invariants.cluster import Cluster, ObjectGroup, WorkloadWithSlices
+from rackgate_invariants.cluster import Cluster, ObjectGroup, WorkloadWithSlices, orphan_group_key
 from rackgate_invariants.node_index import NodeIndex
-from rackgate_invariants.owners import orphan_group_key
 from rackgate_invariants.rows.rows import WorkloadRow
 from rackgate_invariants.running_pods import (
     FlavorResolver,
@@ -27,9 +26,9 @@ class JobUsage:
     Attributes:
         local_queue: `namespace/name`, "" where none is known.
         cluster_queue: that it was admitted to, else the one that its LocalQueue leads to.
-        granted: what its Workloads hold.
-        staying: what pods take that are not being deleted.
-        living: what all of its pods take that live.
+        reserved_usage: what its Workloads hold.
+        non_terminating: what pods use that are not being deleted.
+        running_usage: what all its running pods use.
         admitted: a Workload of it is admitted.
         bound_at: when the latest of the pods was bound.
     """
@@ -44,7 +43,7 @@ class JobUsage:
 
 
 def running_pods_of(group: ObjectGroup, node_index: NodeIndex) -> RunningPods:
-    """What lives of a group; remembered until one of its pods changes."""
+    """Running pods of a group; cached until one of its pods changes."""
     if group.pods_in_use is None:
         group.pods_in_use = count_running_pods(
             group.pods.values(), group.job, group.podset_by_child_job(), node_index
@@ -66,10 +65,10 @@ def all_running_pods_of(
 
 @dataclass(frozen=True, slots=True)
 class QueueIndex:
-    """What queues lead to and offer.
+    """The ClusterQueue of each LocalQueue, and the flavors of each ClusterQueue.
 
     Attributes:
-        feeds: ClusterQueue of each LocalQueue.
+        cluster_queue_of: ClusterQueue by LocalQueue.
         offered: flavors by ClusterQueue and resource, in its order.
     """
 
@@ -88,7 +87,7 @@ def queue_index_of(cluster: Cluster) -> QueueIndex:
 def job_usages(
     queue_index: QueueIndex, groups: Mapping[str, ObjectGroup], node_index: NodeIndex
 ) -> list[JobUsage]:
-    """Accounts of all jobs with pods that live; remembered while nothing of them changes."""
+    """Usage of all jobs with running pods; cached while nothing of them changes."""
     found = []
     for group in groups.values():
         if not group.root or not (group.workloads or group.managed):
@@ -143,9 +142,9 @@ def _queues(
     workloads_with_slices: list[WorkloadWithSlices],
     cluster_queue_of: Mapping[str, str],
 ) -> tuple[str, str] | None:
-    """LocalQueue and ClusterQueue: of the Workload that holds quota, else of the job.
+    """LocalQueue and ClusterQueue of the Workload that holds quota, else of the job.
 
-    Where both are gone but for a Workload that holds nothing, of that one.
+    If the job is gone, those of a Workload that holds nothing.
     """
     holding = next((one.parent for one in workloads_with_slices if one.parent.holds), None)
     if holding is not None:

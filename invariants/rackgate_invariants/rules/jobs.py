@@ -1,6 +1,6 @@
-"""Jobs and their Workloads: nothing kept after a stop, nothing lost, nothing marked that is free.
+"""Jobs and their Workloads: started, stopped and restored as admitted, and nothing forgotten.
 
-Most of this is right for a while: each of these breaches says since when the objects show it.
+Most of this is normal for a while, so a breach says since when the objects show it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rackgate_invariants.running_pods import MAIN
 
 
 def check_injected(job: JobRow) -> Iterator[Breach]:
-    """A Job that is not managed carries no marks; parts of another object are its business."""
+    """`marks-on-ungoverned`, for Jobs that no other object controls."""
     free = (
         not (job.has_queue_label or job.owned) and job.namespace not in names.UNMANAGED_NAMESPACES
     )
@@ -30,7 +30,7 @@ def check_injected(job: JobRow) -> Iterator[Breach]:
 
 
 def check_job_state(group: ObjectGroup) -> Iterator[Breach]:
-    """Does a managed Job run exactly while it is admitted, and is it as it was when stopped?"""
+    """A managed Job runs exactly while it is admitted, and is restored when it is stopped."""
     job = group.job
     if job is None or not job.managed or job.over or not job.count:
         return
@@ -39,12 +39,12 @@ def check_job_state(group: ObjectGroup) -> Iterator[Breach]:
         yield from _running(job, workloads)
         return
     if not workloads and not job.has_priority_class:
-        found = "governed, and there is no Workload for it"
+        found = "managed, and it has no Workload"
         yield Breach("no-workload", job.key, found, job.suspend_changed_at)
-    granted = next((one for one in workloads if one.may_ungate), None)
-    if granted is not None:
-        since = max(granted.admitted_at, job.suspend_changed_at)
-        found = f"suspended, its Workload {granted.key} is admitted"
+    admitted = next((one for one in workloads if one.may_ungate), None)
+    if admitted is not None:
+        since = max(admitted.admitted_at, job.suspend_changed_at)
+        found = f"suspended, its Workload {admitted.key} is admitted"
         yield Breach("not-started", job.key, found, since)
     elif not any(one.holds for one in workloads):
         yield from _restored(job, workloads)
@@ -63,9 +63,9 @@ def _running(job: JobRow, workloads: list[WorkloadRow]) -> Iterator[Breach]:
 
 
 def _restored(job: JobRow, workloads: list[WorkloadRow]) -> Iterator[Breach]:
-    """The template of a Job that waits: without marks but those of its creation."""
+    """The template of a suspended Job has nothing injected but what the webhook injects."""
     changed = max((one.changed_at for one in workloads), default=0.0)
-    left = [mark for mark in job.injected if mark not in job.injected_at_creation]
+    left = [one for one in job.injected if one not in job.injected_at_creation]
     if job.started and not left:
         left = [f"annotation {names.WORKLOAD_ANNOTATION} on the {job.kind}"]
     if left:
@@ -78,34 +78,31 @@ def _restored(job: JobRow, workloads: list[WorkloadRow]) -> Iterator[Breach]:
             job.node_constraints.get(name, node_constraints) != node_constraints
             for name, node_constraints in kept.items()
         ):
-            # A user may edit it too; then the Workload follows, so how long it is so must be seen.
-            found = f"nodeSelector or tolerations are not those that Workload {workload.key} keeps"
+            # A user may edit it too, and the Workload follows: only observation tells how long.
+            found = f"nodeSelector or tolerations differ from those of Workload {workload.key}"
             yield Breach("not-restored", job.key, found)
 
 
 def _child_jobs_restored(job: JobRow, group: ObjectGroup) -> Iterator[Breach]:
-    """Child Jobs of a JobSet that waits: what its templates lack would come back with them."""
-    for part in group.child_jobs.values():
-        if part.over or not part.suspended:
+    """What child Jobs of a suspended JobSet keep would come back when it is resumed."""
+    for child in group.child_jobs.values():
+        if child.over or not child.suspended:
             continue
-        left = [mark for mark in part.injected if mark not in part.injected_at_creation]
-        wanted = job.node_constraints.get(part.podset_by_child_job)
-        if not left and wanted is not None and part.node_constraints.get(MAIN) != wanted:
+        left = [one for one in child.injected if one not in child.injected_at_creation]
+        wanted = job.node_constraints.get(child.podset_by_child_job)
+        if not left and wanted is not None and child.node_constraints.get(MAIN) != wanted:
             left = ["another nodeSelector or other tolerations"]
         if left:
-            found = f"{job.kind} {job.key} waits, and its child Job still carries {', '.join(left)}"
-            yield Breach(
-                "not-restored",
-                part.key,
-                found,
-                max(job.suspend_changed_at, part.suspend_changed_at),
-            )
+            what = ", ".join(left)
+            found = f"{job.kind} {job.key} is suspended, and its child Job still carries {what}"
+            since = max(job.suspend_changed_at, child.suspend_changed_at)
+            yield Breach("not-restored", child.key, found, since)
 
 
 def check_quota_after_end(
     group: ObjectGroup, groups: Mapping[str, ObjectGroup], node_index: NodeIndex
 ) -> Iterator[Breach]:
-    """A Workload whose job is gone, or over, holds nothing once no pod of it lives any more."""
+    """`held-after-end`."""
     if group.job is not None and not group.job.over:
         return
     holding = [one for one in group.own if one.owner_kind in KINDS and one.holds]
@@ -114,13 +111,13 @@ def check_quota_after_end(
     state = "has ended" if group.job is not None and group.job.finished else "is being deleted"
     for workload in holding:
         owner = f'{workload.owner_kind} "{workload.owner_name}"'
-        gone = "is gone" if group.job is None else f"{state}, and no pod of it lives"
+        gone = "is gone" if group.job is None else f"{state}, and no pod of it runs"
         found = f"holds quota of {workload.cluster_queue}, {owner} {gone}"
         yield Breach("held-after-end", workload.key, found)
 
 
 def check_ungated(placed: PlacedPodSet, group: ObjectGroup, now: float) -> Iterator[Breach]:
-    """Gated pods of an admitted PodSet are released while there is room for them.
+    """`not-released` of PodSets with an assignment.
 
     A pod that has a rank, or a nodeSelector of its own, waits for its own domain.
     """
@@ -145,12 +142,12 @@ def check_ungated(placed: PlacedPodSet, group: ObjectGroup, now: float) -> Itera
     if fitting:
         written = max(placed.workload.admitted_at, placed.workload.placed_at)
         since = max(written, min(pod.created_at for pod in fitting))
-        found = f"{len(fitting)} gated pods have room ({listed(pod.name for pod in fitting)})"
+        found = f"{len(fitting)} gated pods have capacity ({listed(pod.name for pod in fitting)})"
         yield Breach("not-released", placed.subject, found, since)
 
 
 def _order(placed: PlacedPodSet, group: ObjectGroup) -> list[Domain]:
-    """The domain of each rank; empty where pods take any domain."""
+    """The domain of each rank; empty if pods take any domain."""
     elastic = placed.workload.elastic
     if group.job is None or not placed.podset.indexed or elastic:
         return []
@@ -160,10 +157,10 @@ def _order(placed: PlacedPodSet, group: ObjectGroup) -> list[Domain]:
 def _fits(pod: PodRow, placed: PlacedPodSet, free: Counter[Domain], order: list[Domain]) -> bool:
     rank = placed.podset.rank(pod)
     if order and rank >= 0:
-        # With doubtful ranks another domain might do as well; this one is certain.
+        # If ranks are ambiguous another domain may do as well; this one is certain.
         domains = [order[rank]] if rank < len(order) else []
     else:
-        domains = [domain for domain, room in free.items() if room > 0]
+        domains = [domain for domain, count in free.items() if count > 0]
     pairs = [(level, pod.selector.get(level)) for level in placed.levels]
     return any(
         free[domain] > 0
@@ -175,7 +172,7 @@ def _fits(pod: PodRow, placed: PlacedPodSet, free: Counter[Domain], order: list[
 def check_orphaned_pods(
     group: ObjectGroup, workloads: Mapping[str, WorkloadRow]
 ) -> Iterator[Breach]:
-    """A gated pod that no Workload can ever release waits for ever.
+    """`orphan-gated-pod`.
 
     Args:
         group: pods of one owner.
@@ -187,18 +184,18 @@ def check_orphaned_pods(
         workload = workloads.get(f"{pod.namespace}/{pod.workload}")
         if workload is None:
             named = f'names Workload "{pod.workload}"' if pod.workload else "names no Workload"
-            found = f"gated, {named}, which is not there" if pod.workload else f"gated, {named}"
+            found = f"gated, {named}, which does not exist" if pod.workload else f"gated, {named}"
         elif workload.owner != group.root or not pod.owner:
             found = f"gated, and Workload {workload.key} is not that of its job"
         elif names.ELASTIC_GATE in pod.gates and not workload.elastic:
-            found = f"behind the elastic gate, and Workload {workload.key} may not be resized"
+            found = f"behind the elastic gate, and Workload {workload.key} is not elastic"
         else:
             continue
         yield Breach("orphan-gated-pod", pod.key, found, pod.created_at)
 
 
 def check_domain_gone(placed: PlacedPodSet, node_index: NodeIndex) -> Iterator[Breach]:
-    """Pods are not kept waiting for a domain that no node belongs to any more."""
+    """`domain-gone`, for hosts."""
     if not placed.workload.may_ungate or placed.levels != HOST_LEVELS:
         return
     bound = Counter(pod.domain(placed.levels) for pod in placed.live if pod.node)

@@ -1,4 +1,4 @@
-"""Owners and labels of Jobs, pods and Workloads that refer to nothing; anybody may write them."""
+"""Owner references and labels that refer to nothing, or to another job; anybody may write them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from rackgate_invariants.cluster import ObjectGroup
 from rackgate_invariants.rows.rows import PodRow, WorkloadRow
 from rackgate_invariants.rules.catalog import Breach
 
-# Kinds of jobs that Workloads are made of, and that are read.
+# Kinds of jobs that have Workloads.
 KINDS = frozenset({"Job", "JobSet", "RayCluster"})
 
 
 def check(group: ObjectGroup) -> Iterator[Breach]:
-    """All rules about what leads nowhere."""
+    """All rules about references."""
     yield from _forged_owner(group)
     for workload in group.workloads.values():
         yield from _foreign_owner(workload)
-    if group.root:  # pods of nobody are there, too, where there is none
+    if group.root:
         yield from _pods(group)
 
 
 def _pods(group: ObjectGroup) -> Iterator[Breach]:
-    """Pods that nobody controls, and pods whose marks name somebody else's Workload."""
+    """`left-behind`, and `stray-marks` once for all pods with the same labels and owner."""
     known: dict[tuple[str, str, bool, str], str] = {}
     for pod in group.pods.values():
         if pod.gates or pod.terminating:
@@ -36,12 +36,12 @@ def _pods(group: ObjectGroup) -> Iterator[Breach]:
             marked = pod.workload or pod.podset or pod.tas
             found = known[injected] = _foreign_pod(pod, group) if marked else ""
         if found:
-            text = f"released with marks, and {found}"
+            text = f"ungated with labels of Rackgate, and {found}"
             yield Breach("stray-marks", pod.key, text, pod.created_at)
 
 
 def _forged_owner(group: ObjectGroup) -> Iterator[Breach]:
-    """A Job that Rackgate acts on names an owner that exists; it is a part then, and no job."""
+    """`forged-owner`: if the owner existed, this would be a child Job and no job of its own."""
     job = group.job
     if (
         job is None
@@ -50,12 +50,12 @@ def _forged_owner(group: ObjectGroup) -> Iterator[Breach]:
         or not (job.has_queue_label or job.injected)
     ):
         return
-    found = f'names {job.parent_kind} "{job.parent_name}" as its controller, which is not there'
+    found = f'names {job.parent_kind} "{job.parent_name}" as its controller, which does not exist'
     yield Breach("forged-owner", job.key, found, job.suspend_changed_at)
 
 
 def _foreign_owner(workload: WorkloadRow) -> Iterator[Breach]:
-    """A Workload that holds quota belongs to the job that it was made for."""
+    """`strange-owner`."""
     if not workload.holds:
         return
     found = ""
@@ -63,22 +63,22 @@ def _foreign_owner(workload: WorkloadRow) -> Iterator[Breach]:
         found = "is its own controller"
     elif not workload.is_slice and (workload.job_uid or workload.ours):
         if not workload.owner:
-            found = "was made for a job and has no controller"
+            found = "was created for a job and has no controller"
         elif workload.owner_kind not in KINDS:
-            found = f"was made for a job, its controller is a {workload.owner_kind}"
+            found = f"was created for a job, its controller is a {workload.owner_kind}"
         elif workload.job_uid and workload.owner != workload.job_uid:
-            found = f"was made for a job of UID {workload.job_uid}, its controller is another"
+            found = f"was created for a job of UID {workload.job_uid}, its controller is another"
     if found:
         text = f"{found}, and it holds quota of {workload.cluster_queue}"
         yield Breach("strange-owner", workload.key, text, workload.changed_at)
 
 
 def _orphaned_pod(pod: PodRow, group: ObjectGroup) -> Iterator[Breach]:
-    """A pod without a controller that takes what a managed job was given."""
+    """A pod without a controller that uses what was admitted for a managed job."""
     if pod.workload:
         theirs = f'it names Workload "{pod.workload}"'
     elif group.managed or any(not one.is_slice for one in group.workloads.values()):
-        theirs = "it was made for a managed job"
+        theirs = "it was created for a managed job"
     else:
         return
     place = f' on node "{pod.node}"' if pod.node else ""
@@ -86,21 +86,20 @@ def _orphaned_pod(pod: PodRow, group: ObjectGroup) -> Iterator[Breach]:
 
 
 def _foreign_pod(pod: PodRow, group: ObjectGroup) -> str:
-    """Why a released pod with marks does not belong to the job whose Workload it names.
+    """Why an ungated pod with labels of Rackgate does not belong to the Workload it names, or "".
 
-    What nobody reads cannot be missed: a controller of another kind is only known by the
-    Workloads that name it.
+    Controllers of other kinds are not read; only the Workloads that name them show that they exist.
     """
     if group.job is None and not group.workloads:
         if pod.owner_kind in KINDS or pod.workload:
-            return f'its controller, {pod.owner_kind} "{pod.owner_name}", is not there'
+            return f'its controller, {pod.owner_kind} "{pod.owner_name}", does not exist'
         return ""
     own = group.own
     holding = [one for one in own if one.holds]
     if own and pod.workload and f"{pod.namespace}/{pod.workload}" not in group.workloads:
         return f'it names Workload "{pod.workload}", which is not that of its job'
     if holding and pod.workload and pod.podset and not _has(holding, pod.podset):
-        return f'it names PodSet "{pod.podset}", which its Workload has not'
+        return f'it names PodSet "{pod.podset}", which its Workload does not have'
     return ""
 
 

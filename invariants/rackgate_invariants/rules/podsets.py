@@ -1,4 +1,4 @@
-"""Pods against what their PodSet was granted: counts, places, ranks, and pods before admission."""
+"""Pods against the admission of their PodSet: counts, domains, ranks, and pods before admission."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rackgate_invariants.rules.catalog import Breach
 
 
 def check_counts(placed: PlacedPodSet, now: float) -> Iterator[Breach]:
-    """Live ungated pods, also those that terminate, per PodSet and per domain.
+    """`over-granted` and `over-domain`; terminating pods count.
 
-    One pod that does not count is on a host that was given up and cannot say that it ended:
-    nobody would take its place otherwise.
+    Except those on a host that is not assigned any more and does not report that they ended:
+    otherwise no other pod could be ungated instead.
     """
     by_domain: dict[Domain, list[PodRow]] = defaultdict(list)
     live: list[PodRow] = []
@@ -27,9 +27,9 @@ def check_counts(placed: PlacedPodSet, now: float) -> Iterator[Breach]:
         elif placed.is_stuck_terminating(pod, now):
             continue
         live.append(pod)
-    # Of what may be resized more may be left than is granted: `slices` judges that.
+    # After a scale-down an elastic Workload may have more pods: see `workload_slices`.
     if not placed.workload.elastic and _too_many(live, placed.admitted_count, placed):
-        found = f"{len(live)} live ungated pods, {placed.admitted_count} granted"
+        found = f"{len(live)} live ungated pods, {placed.admitted_count} admitted"
         yield Breach("over-granted", placed.subject, found)
     for domain, pods in by_domain.items():
         if _too_many(pods, placed.counts[domain], placed):
@@ -42,10 +42,10 @@ def check_counts(placed: PlacedPodSet, now: float) -> Iterator[Breach]:
 
 
 def _too_many(pods: Sequence[PodRow], most: int, placed: PlacedPodSet) -> bool:
-    """Whether somebody released a pod too many.
+    """Whether a pod too many was ungated.
 
-    Pods on their way out may be from an admission before this one, and more than it has room for:
-    then nobody may be released beside them, and that is all.
+    Terminating pods of an earlier admission may be more than this one has capacity for, as long as
+    no pod is ungated beside them.
     """
     if len(pods) <= most:
         return False
@@ -58,7 +58,7 @@ def _too_many(pods: Sequence[PodRow], most: int, placed: PlacedPodSet) -> bool:
 
 
 def check_domains(placed: PlacedPodSet, node_index: NodeIndex) -> Iterator[Breach]:
-    """Where each live pod was sent, and where it is."""
+    """`past-the-gate` and `outside-assignment`: the nodeSelector of each live pod, and its node."""
     for pod in placed.live:
         if pod.terminating or placed.is_in_separate_assignment(pod):
             continue
@@ -66,10 +66,10 @@ def check_domains(placed: PlacedPodSet, node_index: NodeIndex) -> Iterator[Breac
         node = node_index.nodes.get(pod.node)
         if domain is None:
             bound = f', and is bound to node "{pod.node}"' if pod.node else ""
-            found = f"ungated without a place of {placed.subject}{bound}"
+            found = f"ungated without a domain of {placed.subject}{bound}"
             yield Breach("past-the-gate", pod.key, found)
         elif domain not in placed.counts:
-            # A swap gives hosts up while pods may still run there: they stay until they end.
+            # Pods may still run on a node that was replaced: they stay until they end.
             if not placed.has_earlier_assignment(pod):
                 found = (
                     f"sent to {format_domain(domain)}, which is not assigned to {placed.subject}"
@@ -86,10 +86,9 @@ def check_domains(placed: PlacedPodSet, node_index: NodeIndex) -> Iterator[Breac
 
 
 def check_ranks(placed: PlacedPodSet, group: ObjectGroup) -> Iterator[Breach]:
-    """Each pod in the domain of its rank, where the PodSet could be placed by rank.
+    """`rank-order`, where every index has one pod and no assignment changed since a pod was sent.
 
-    That is so when every index has one pod at once, and no place was given anew since a pod was
-    sent: after that, and with doubtful ranks, the order is left to chance on purpose.
+    Otherwise, and with ambiguous ranks, the ungater keeps no order on purpose.
     """
     podset, job = placed.podset, group.job
     if job is None or podset.name not in job.whole or not podset.indexed:
@@ -101,7 +100,7 @@ def check_ranks(placed: PlacedPodSet, group: ObjectGroup) -> Iterator[Breach]:
         return
     if max(found_ranks) >= placed.admitted_count:
         return
-    # Pods that were sent before a swap may have ended since, and those after them stay as they are.
+    # Pods that were sent before a node was replaced may have ended; later ones stay as they are.
     replaced_nodes = 0 < job.suspend_changed_at < placed.workload.placed_at
     if replaced_nodes or any(placed.has_earlier_assignment(pod) for pod in placed.live):
         return
@@ -120,9 +119,9 @@ def check_ranks(placed: PlacedPodSet, group: ObjectGroup) -> Iterator[Breach]:
 
 
 def check_before_admission(group: ObjectGroup) -> Iterator[Breach]:
-    """Pods of a managed Job wait for admission: gated, not bound and not running."""
+    """`ungated-before-admission`."""
     job = group.job
-    # A Job that names an owner which is not there may be left over from a part: `forged-owner`.
+    # A Job that names an owner which does not exist may be a former child Job: `forged-owner`.
     if job is None or not job.managed or job.over or job.parent_uid:
         return
     given = {
@@ -139,5 +138,5 @@ def check_before_admission(group: ObjectGroup) -> Iterator[Breach]:
         state = f'is bound to node "{pod.node}"' if pod.node else "is ungated"
         held = listed(workload.key for workload in group.own)
         what = f"Workload {held} is not admitted" if held else "there is no Workload"
-        found = f'pod of governed {job.kind} "{job.name}" {state}, {what}'
+        found = f'pod of managed {job.kind} "{job.name}" {state}, {what}'
         yield Breach("ungated-before-admission", pod.key, found)

@@ -1,4 +1,4 @@
-"""Quota: what was granted and what lives against what queues offer, and against what they say."""
+"""Admitted usage and running pods against the nominal quota and the status of queues."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Total = Counter[tuple[str, str]]
 
 @dataclass(slots=True)
 class _QueueTotals:
-    """What the Workloads of one queue hold and ask, and what lives beyond it.
+    """What the Workloads of one queue hold, and what running pods use beyond it.
 
     Attributes:
-        least: what pods that are not being deleted take beyond what their job was granted.
-        most: what all pods that live take beyond it.
-        lasting: of `least` what counts as admitted for certain.
+        least: what pods that are not being deleted use beyond what their Workloads hold.
+        most: what all running pods use beyond it.
+        admitted_for_certain: of `least` what belongs to an admitted job.
         changed_at: the latest change of one of them.
         admitted_at: the latest admission.
     """
@@ -44,7 +44,7 @@ class _QueueTotals:
             return
         self.reserving += 1
         self.admitted += workload.admitted
-        # The queue's own time is the API server's: a condition's may be another machine's.
+        # By the API server's clock, as the queue's time; conditions may be of another machine.
         self.admitted_at = max(self.admitted_at, workload.placed_at or workload.admitted_at)
         amounts = reserved_by(workload)
         self.reservation.update(amounts)
@@ -61,15 +61,15 @@ class _QueueTotals:
 
 
 def _has_unreadable_admission(workload: WorkloadRow) -> bool:
-    """Whether its admission cannot be read: such a Workload is counted nowhere."""
+    """Whether its admission cannot be read; then it counts nowhere."""
     return any(podset.problem for podset in workload.podsets)
 
 
 def counted_workloads(cluster: Cluster, groups: Mapping[str, ObjectGroup]) -> Iterator[WorkloadRow]:
     """Workloads that count.
 
-    A slice does not once it is settled in its parent, which holds it now, nor once that is gone;
-    nor what a job left that is gone (`ObjectGroup.is_releasing_quota`).
+    Not slices that are merged into their parent, which holds their quota now, or whose parent is
+    gone; nor Workloads of a job that is gone (`ObjectGroup.is_releasing_quota`).
     """
     left = {
         workload.uid
@@ -91,10 +91,10 @@ def counted_workloads(cluster: Cluster, groups: Mapping[str, ObjectGroup]) -> It
 def check_nominal_quota(
     cluster: Cluster, groups: Mapping[str, ObjectGroup], job_usages: Iterable[JobUsage]
 ) -> Iterator[Breach]:
-    """What is granted, and what lives, within nominal quota; queues of one cohort share theirs.
+    """`over-quota` and `pods-over-quota`; queues of one cohort share their quota.
 
-    A quota that was lowered after the last admission takes nothing back, so it is no breach: pods
-    may stay within what was granted before.
+    A quota that was lowered after the last admission is no breach: pods may stay within what was
+    admitted before.
     """
     held: dict[str, _QueueTotals] = defaultdict(_QueueTotals)
     for workload in counted_workloads(cluster, groups):
@@ -117,7 +117,7 @@ def check_nominal_quota(
                 found = f"{used[pair]} in use, the nominal quota is {most}"
                 yield Breach("over-quota", named, found)
             if live_usage[pair] > (max(most, used[pair]) if lowered else most):
-                found = f"pods that live take {live_usage[pair]}, the nominal quota is {most}"
+                found = f"running pods use {live_usage[pair]}, the nominal quota is {most}"
                 yield Breach("pods-over-quota", named, found)
 
 
@@ -129,7 +129,7 @@ def _queues_by_cohort(queues: Iterable[QueueRow]) -> Iterable[list[QueueRow]]:
 
 
 def check_uncharged(cluster: Cluster, job_usages: Iterable[JobUsage]) -> Iterator[Breach]:
-    """No queue says that less is in use than the pods of its jobs take."""
+    """`uncharged`."""
     running_usage: dict[str, Total] = defaultdict(Counter)
     bound_at: dict[str, float] = defaultdict(float)
     for job_usage in job_usages:
@@ -140,7 +140,7 @@ def check_uncharged(cluster: Cluster, job_usages: Iterable[JobUsage]) -> Iterato
         for pair, amount in sorted(running_usage[queue.key].items()):
             reported = queue.counts.reservation.get(pair, 0)
             if amount > reported:
-                found = f"pods that live take {amount}, {reported} is charged"
+                found = f"running pods use {amount}, {reported} is charged"
                 since = max(bound_at[queue.key], queue.spec_at)
                 yield Breach("uncharged", f"{queue.key} {pair[0]}/{pair[1]}", found, since)
 
@@ -148,13 +148,13 @@ def check_uncharged(cluster: Cluster, job_usages: Iterable[JobUsage]) -> Iterato
 def check_queue_statuses(
     cluster: Cluster, groups: Mapping[str, ObjectGroup], job_usages: Iterable[JobUsage]
 ) -> Iterator[Breach]:
-    """The status of every queue counts what its Workloads hold and ask, and what lives beyond."""
+    """`queue-counts` and `local-queue-counts`."""
     local: dict[str, _QueueTotals] = defaultdict(_QueueTotals)
     whole: dict[str, _QueueTotals] = defaultdict(_QueueTotals)
     cluster_queue_of = {queue.key: queue.cluster_queue for queue in cluster.local_queues}
     for workload in counted_workloads(cluster, groups):
         local[workload.queue].add(workload)
-        # A Workload that waits counts where its LocalQueue leads, others where they were admitted.
+        # A pending Workload counts where its LocalQueue leads, others where they were admitted.
         owner = workload.cluster_queue if workload.holds else cluster_queue_of.get(workload.queue)
         if owner is not None:
             whole[owner].add(workload)
@@ -180,9 +180,9 @@ def _unequal(reported: Counts, held: _QueueTotals) -> Iterator[str]:
         ("reservingWorkloads", reported.reserving, held.reserving),
         ("admittedWorkloads", reported.admitted, held.admitted),
     )
-    for name, reported_count, counted_ in pairs:
-        if reported_count != counted_:
-            yield f"{name} says {reported_count}, {counted_} are there"
+    for name, reported_count, count in pairs:
+        if reported_count != count:
+            yield f"{name} says {reported_count}, {count} exist"
     for name, totals, reserved, least in (
         ("flavorsReservation", reported.reservation, held.reservation, held.least),
         ("flavorsUsage", reported.usage, held.usage, held.admitted_for_certain),
@@ -197,12 +197,12 @@ def _other_totals(
     least: Total,
     most: Total,
 ) -> Iterator[str]:
-    """Totals that are neither what is held nor, while pods are being deleted, near it.
+    """Totals outside what is reserved without and with the pods that are being deleted.
 
-    Whether those count is a setting (`RackgateHoldQuotaForTerminatingPods`).
+    Whether those count is a feature gate (`RackgateHoldQuotaForTerminatingPods`).
     """
     for pair, total in sorted(reported.items()):
         low, high = reserved[pair] + least[pair], reserved[pair] + most[pair]
         if not low <= total <= high:
-            text = f"{high} is held" if low == high else f"{low} to {high} is held"
+            text = f"{high} is reserved" if low == high else f"{low} to {high} is reserved"
             yield f"{name} of {pair[0]}/{pair[1]} says {total}, {text}"

@@ -16,8 +16,8 @@ class ElasticPodSet:
     """One PodSet of an elastic Workload, with its pods.
 
     Attributes:
-        granted: pods that may run now, those of slices included.
-        leaving: names of pods that whoever scales the job wants to be deleted.
+        admitted_count: pods that may run now, those of slices included.
+        pods_to_delete: names of pods to delete, as the autoscaler wrote them.
     """
 
     family: WorkloadWithSlices
@@ -34,7 +34,7 @@ class ElasticPodSet:
 
 
 def elastic_podsets(group: ObjectGroup) -> list[ElasticPodSet]:
-    """PodSets of Workloads that may be resized and hold quota."""
+    """PodSets of elastic Workloads that hold quota."""
     found: dict[tuple[str, str], ElasticPodSet] = {}
     job = group.job
     for family in group.workloads_with_slices():
@@ -51,7 +51,7 @@ def elastic_podsets(group: ObjectGroup) -> list[ElasticPodSet]:
 
 
 def check(group: ObjectGroup) -> Iterator[Breach]:
-    """All rules about slices and what they grant."""
+    """All rules about elastic Workloads and their slices."""
     if not any(one.elastic or one.is_slice for one in group.workloads.values()):
         return
     for one in elastic_podsets(group):
@@ -68,84 +68,84 @@ def check(group: ObjectGroup) -> Iterator[Breach]:
 
 
 def _too_many(one: ElasticPodSet) -> Iterator[Breach]:
-    """More pods than are granted.
+    """`over-granted` and `over-granted-left`.
 
-    They may be left over when fewer are granted than before, until whoever scales the job takes
-    them away: then none of them was sent after that. A pod that was given no place does not tell
-    when it was sent, so for those it has to show that they stay.
+    After a scale-down there may be too many pods until the operator deletes them; then none of
+    them was ungated later. A pod without a domain does not tell when it was ungated, so for those
+    only staying is a breach.
     """
     scaled_down_at = one.family.changed_at
     non_terminating = [pod for pod in one.live if not pod.terminating]
     if len(one.live) > one.admitted_count and any(
         pod.assigned_at > scaled_down_at for pod in non_terminating
     ):
-        found = f"{len(one.live)} live ungated pods, {one.admitted_count} granted"
+        found = f"{len(one.live)} live ungated pods, {one.admitted_count} admitted"
         yield Breach("over-granted", one.subject, found)
     kept = [pod for pod in non_terminating if pod.name not in one.pods_to_delete]
     if len(kept) > one.admitted_count:
-        found = f"{len(kept)} pods, {one.admitted_count} granted, and nobody takes them away"
+        found = f"{len(kept)} pods, {one.admitted_count} admitted, and nobody deletes them"
         yield Breach("over-granted-left", one.subject, found, scaled_down_at)
 
 
 def _not_ungated(one: ElasticPodSet) -> Iterator[Breach]:
-    """Gated pods are released by their number, where they need no place."""
+    """`not-released` of PodSets without an assignment, by the number of pods."""
     parent = one.family.parent
     if one.podset.assignment is not None or not parent.may_ungate:
         return
-    waiting = [pod for pod in one.gated if not pod.terminating]
-    room = one.admitted_count - len(one.live)
-    if room > 0 and waiting:
-        since = max(parent.admitted_at, parent.placed_at, min(pod.created_at for pod in waiting))
+    gated = [pod for pod in one.gated if not pod.terminating]
+    capacity = one.admitted_count - len(one.live)
+    if capacity > 0 and gated:
+        since = max(parent.admitted_at, parent.placed_at, min(pod.created_at for pod in gated))
         since = max(
             since, *(workload_slice.changed_at for workload_slice in one.family.slices), 0.0
         )
-        names_ = listed(pod.name for pod in waiting)
-        found = f"{min(room, len(waiting))} gated pods have room ({names_})"
+        names_ = listed(pod.name for pod in gated)
+        found = f"{min(capacity, len(gated))} gated pods have capacity ({names_})"
         yield Breach("not-released", one.subject, found, since)
 
 
 def _merged_once(family: WorkloadWithSlices) -> Iterator[Breach]:
-    """Each slice is settled once, and in its own PodSet."""
+    """`slice-counted-twice`."""
     parent = family.parent
     names_ = {podset.name for podset in parent.podsets}
     for uid, times in Counter(uid for uid, _ in parent.merged_slices).items():
         if times > 1:
-            yield Breach("slice-counted-twice", f"{parent.key} {uid}", f"settled {times} times")
+            yield Breach("slice-counted-twice", f"{parent.key} {uid}", f"merged {times} times")
     for uid, podset in parent.merged_slices:
         if podset not in names_:
-            found = f'settled in PodSet "{podset}", which its parent has not'
+            found = f'merged into PodSet "{podset}", which its parent does not have'
             yield Breach("slice-counted-twice", f"{parent.key} {uid}", found)
     for workload_slice in family.merged:
         recorded = {podset for uid, podset in parent.merged_slices if uid == workload_slice.uid}
         if recorded.isdisjoint(podset.name for podset in workload_slice.podsets):
-            found = f"settled in PodSet {listed(recorded)}, it is of another"
+            found = f"merged into PodSet {listed(recorded)}, but of another"
             yield Breach("slice-counted-twice", f"{parent.key} {workload_slice.uid}", found)
 
 
 def _not_merged(family: WorkloadWithSlices) -> Iterator[Breach]:
-    """Nothing of a slice is left for long once it was admitted."""
+    """`slice-not-settled`."""
     parent = family.parent
     for workload_slice in family.merged:
-        found = f"it is settled in {parent.key}, and still there"
+        found = f"merged into {parent.key}, and not deleted"
         since = max(parent.placed_at, workload_slice.changed_at)
         yield Breach("slice-not-settled", workload_slice.key, found, since)
     here = {workload_slice.uid for workload_slice in family.merged}
     for uid in dict.fromkeys(uid for uid, _ in parent.merged_slices):
         if uid not in here:
-            found = f"slice {uid} is gone, and its record is still there"
+            found = f"slice {uid} is gone, and still recorded"
             yield Breach("slice-not-settled", f"{parent.key} {uid}", found, parent.placed_at)
     for workload_slice in family.slices:
         if workload_slice.may_ungate and parent.may_ungate and _can_merge(parent, workload_slice):
-            found = f"admitted, and not taken in by {parent.key}"
+            found = f"admitted, and not merged into {parent.key}"
             since = max(workload_slice.admitted_at, parent.placed_at)
             yield Breach("slice-not-settled", workload_slice.key, found, since)
 
 
 def _can_merge(parent: WorkloadRow, workload_slice: WorkloadRow) -> bool:
-    """Whether what a slice holds can be written into what its PodSet holds."""
-    given = {podset.name: podset for podset in parent.podsets}
+    """Whether the admission of a slice can be added to that of its PodSet."""
+    own_podsets = {podset.name: podset for podset in parent.podsets}
     for podset in workload_slice.podsets:
-        own = given.get(podset.name)
+        own = own_podsets.get(podset.name)
         if own is None:
             return False
         levels = [one.assignment.levels for one in (own, podset) if one.assignment is not None]
@@ -155,7 +155,7 @@ def _can_merge(parent: WorkloadRow, workload_slice: WorkloadRow) -> bool:
 
 
 def _counts(family: WorkloadWithSlices, group: ObjectGroup) -> Iterator[Breach]:
-    """What was granted is what the spec says, and with what waits it is what the job asks."""
+    """`counts-differ`: spec, admission, slices and job."""
     parent, job = family.parent, group.job
     if not (parent.elastic and parent.may_ungate):
         return
@@ -165,7 +165,7 @@ def _counts(family: WorkloadWithSlices, group: ObjectGroup) -> Iterator[Breach]:
         subject = f"{parent.key}/{podset.name}"
         if podset.requested_count != podset.admitted_count:
             found = (
-                f"{podset.admitted_count} pods are granted, the spec says {podset.requested_count}"
+                f"{podset.admitted_count} pods are admitted, the spec says {podset.requested_count}"
             )
             yield Breach("counts-differ", subject, found, since)
         if job is None or job.over or job.suspended or podset.name not in job.podset_counts:
@@ -178,15 +178,15 @@ def _counts(family: WorkloadWithSlices, group: ObjectGroup) -> Iterator[Breach]:
         )
         if job.podset_counts[podset.name] != podset.admitted_count + beside:
             found = (
-                f"{job.kind} asks for {job.podset_counts[podset.name]} pods, "
-                f"{podset.admitted_count} are granted "
-                f"and slices ask for {beside}"
+                f"{job.kind} requests {job.podset_counts[podset.name]} pods, "
+                f"{podset.admitted_count} are admitted "
+                f"and slices request {beside}"
             )
             yield Breach("counts-differ", subject, found, max(since, job.written_at))
 
 
 def _gates(family: WorkloadWithSlices, group: ObjectGroup) -> Iterator[Breach]:
-    """Pods that come later are held: the templates of a running elastic job have the gate."""
+    """`elastic-gate-missing`."""
     parent, job = family.parent, group.job
     if job is None or job.over or job.suspended or not (parent.elastic and parent.may_ungate):
         return
@@ -199,11 +199,11 @@ def _gates(family: WorkloadWithSlices, group: ObjectGroup) -> Iterator[Breach]:
 
 
 def _shape(parent: WorkloadRow, workload_slice: WorkloadRow) -> Iterator[Breach]:
-    """A slice is a part of its parent: the same PodSet, the same flavors, the same queue."""
+    """`slice-shape`."""
     own = {podset.name: podset for podset in parent.podsets}
     wrong = ""
     if len(workload_slice.podsets) != 1 or workload_slice.podsets[0].name not in own:
-        wrong = f"asks for PodSet {listed(podset.name for podset in workload_slice.podsets)}"
+        wrong = f"requests PodSet {listed(podset.name for podset in workload_slice.podsets)}"
     elif parent.holds and workload_slice.holds:
         podset, of_parent = workload_slice.podsets[0], own[workload_slice.podsets[0].name]
         if workload_slice.cluster_queue != parent.cluster_queue:
@@ -215,13 +215,13 @@ def _shape(parent: WorkloadRow, workload_slice: WorkloadRow) -> Iterator[Breach]
             wrong = "has pods of another template"
         elif of_parent.flavors and podset.flavors != of_parent.flavors:
             given = listed(f"{flavor} of {name}" for name, flavor in podset.flavors.items())
-            wrong = f"was given flavor {given}"
+            wrong = f"has flavor {given}"
     if wrong:
         yield Breach("slice-shape", workload_slice.key, f"{wrong}, unlike its parent {parent.key}")
 
 
 def _orphans(group: ObjectGroup) -> Iterator[Breach]:
-    """Slices of a Workload that is gone, holds nothing, or may not be resized."""
+    """`slice-orphaned`."""
     parents = {one.uid: one for one in group.own}
     for workload_slice in group.workloads.values():
         if not workload_slice.is_slice or workload_slice.finished:
@@ -231,7 +231,7 @@ def _orphans(group: ObjectGroup) -> Iterator[Breach]:
         if parent is None or parent.namespace != workload_slice.namespace:
             found = f'its parent "{workload_slice.owner_name}" is gone'
         elif not parent.elastic:
-            found = f"its parent {parent.key} may not be resized"
+            found = f"its parent {parent.key} is not elastic"
         elif not parent.holds:
             found = f"its parent {parent.key} holds no quota"
             since = max(since, parent.changed_at)
@@ -243,12 +243,12 @@ def _orphans(group: ObjectGroup) -> Iterator[Breach]:
 def check_growth(
     before: WorkloadRow, after: WorkloadRow, slices: Mapping[str, WorkloadRow]
 ) -> Iterator[Breach]:
-    """An elastic Workload that grew by more than the slices settled in the same write.
+    """`grown-without-slice`.
 
     Args:
         before: one version.
         after: the next one.
-        slices: its slices that were there, by uid.
+        slices: its slices, by uid.
     """
     if not (before.elastic and before.holds and after.holds):
         return
@@ -264,7 +264,5 @@ def check_growth(
     for now in after.podsets:
         more = now.admitted_count - had.get(now.name, now.admitted_count)
         if more > merged_counts[now.name]:
-            found = (
-                f"grew by {more} pods, the slices settled with it have {merged_counts[now.name]}"
-            )
+            found = f"grew by {more} pods, the slices merged with it have {merged_counts[now.name]}"
             yield Breach("grown-without-slice", f"{after.key}/{now.name}", found)

@@ -17,7 +17,6 @@ from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.errors import CommandError
 from rackgate_cli.locations import cache_dir, deploy_dir, state_dir
-from rackgate_cli.playground import arguments as playground_arguments
 from rackgate_cli.playground import commands as playground_verbs
 
 
@@ -60,7 +59,7 @@ def test_wrong_usage_ends_with_code_2(line: list[str]) -> None:
 
 
 def test_leases_may_last_as_long_as_the_services_take_and_do_by_default() -> None:
-    arguments = playground_arguments
+    arguments = playground_verbs
     for text in (f"{arguments.LEAST_LEASE_S}", "7.5", f"{arguments.MOST_LEASE_S}"):
         LeaderElectionSettings(lease_duration=arguments.lease_duration(text))
     for seconds in (arguments.LEAST_LEASE_S - 0.1, arguments.MOST_LEASE_S + 0.1):
@@ -198,7 +197,7 @@ def test_the_manifests_are_found() -> None:
 def test_long_steps_show_that_they_still_run(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(heartbeat_s=0.01)
     with progress.step("building etcd"):
-        while "still at it" not in capsys.readouterr().err:
+        while "still running" not in capsys.readouterr().err:
             pass
     assert "building etcd: done in" in capsys.readouterr().err
 

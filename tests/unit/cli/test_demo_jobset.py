@@ -6,8 +6,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate_cli.demo.jobset import EVAL, JOBS, TRAIN, failed_checks, manifest, rank_of
-from rackgate_cli.demo.scene import JOBSET_NAMES
-from rackgate_cli.demo.story import BoundPod
+from rackgate_cli.demo.story import JOBSET_NAMES, BoundPod
 
 LEADER = [BoundPod(0, "b1", "r4", "b1-r4-n1")]
 
@@ -29,7 +28,7 @@ def test_a_job_that_leaves_its_rack_is_reported() -> None:
     taken = workers(3)
     taken[9] = BoundPod(9, "b1", "r4", "b1-r4-n8")
     (line,) = failed_checks(TRAIN, taken, LEADER)
-    assert "job 1 sit in" in line
+    assert "job 1 run in" in line
 
 
 def test_a_leader_in_another_block_is_reported() -> None:

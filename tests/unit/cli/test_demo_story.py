@@ -5,16 +5,8 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate_cli.demo.story import (
-    BLOCK,
-    FIRST,
-    RACK,
-    SECOND,
-    BoundPod,
-    bound_pods_of,
-    failed_checks,
-    manifest,
-)
+from rackgate_cli.demo.job import FIRST, SECOND, failed_checks, manifest
+from rackgate_cli.demo.story import BLOCK, RACK, BoundPod, bound_pods_of
 
 
 def rack_of(block: str, rack: str, first: int, count: int = 8) -> list[BoundPod]:

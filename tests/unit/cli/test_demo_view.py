@@ -6,8 +6,7 @@ import io
 
 from rich.console import Console
 
-from rackgate_cli.demo.story import BLOCK, RACK, BoundPod
-from rackgate_cli.demo.view import picture
+from rackgate_cli.demo.story import BLOCK, RACK, BoundPod, picture
 
 NODES = {f"n{place}": {BLOCK: "b1", RACK: "r1"} for place in range(3)}
 

@@ -125,33 +125,33 @@ WHAT WOULD HELP (each alone)
 now  ask for 4 pods
 
 TOPOLOGY default (flavor tas)
-levels      block, example.com/rack
-nodes       8
-asked       required example.com/rack, by main
-fits        4 of 5 pods
-when empty  no: not even without other Workloads
+levels                    block, example.com/rack
+nodes                     8
+requested                 required example.com/rack, by main
+fits                      4 of 5 pods
+fits on an empty cluster  no
 
 LEVELS
-LEVEL                     DOMAINS  PODS IN ALL  BEST DOMAIN  TAKES  WHEN EMPTY
-block                     2        15           b1/r2        4      4
-example.com/rack (asked)  4        15           b1/r2        4      4
+LEVEL                         DOMAINS  FITTING PODS  BEST DOMAIN  FITS  FITS IF EMPTY
+block                         2        15            b1/r2        4     4
+example.com/rack (requested)  4        15            b1/r2        4     4
 
 BEST of example.com/rack
-DOMAIN  TAKES  USABLE NODES  TIGHTEST  LACKS                  HELD BY
-b1/r2   4      1 of 2        cpu       4 cpu (16 of 20 free)  team/big (3 pods, 12 cpu); 2 more
+DOMAIN  FITS  USABLE NODES  TIGHTEST  LACKS                  HELD BY
+b1/r2   4     1 of 2        cpu       4 cpu (16 of 20 free)  team/big (3 pods, 12 cpu); 2 more
 
-NODES THAT WERE NO HELP
+EXCLUDED NODES
 NODES  WHY                    FOR EXAMPLE
 3      taint  k=v:NoSchedule  b1, ...
 
 QUOTA
-FLAVOR  RESOURCE  ASKED  IN USE    MISSING  PROBLEM  HELD BY
-tas     cpu       20     48 of 1k  -                 -
+FLAVOR  RESOURCE  REQUESTED  IN USE    MISSING  PROBLEM  HELD BY
+tas     cpu       20         48 of 1k  -                 -
 
 QUEUE
 LocalQueue    team/lq
 ClusterQueue  cq (BestEffortFIFO)
-position      2 of 3 that wait
+position      2 of 3 pending
 """
     )
 
@@ -180,9 +180,9 @@ def test_pods_that_do_not_run_are_told_with_the_reason() -> None:
         workload="team/w", state="admitted", summary="It is admitted.", podsets=(run,)
     )
     text = plain(blocks(found))
-    assert "held         3 gated: the ungater has not released it (p-1, ...)" in text
-    assert "broken node  x1 (gone)" in text
-    assert "missing      1 not made yet by their controller" in text
+    assert "not running     3 gated: the ungater has not released it (p-1, ...)" in text
+    assert "unhealthy node  x1 (gone)" in text
+    assert "missing         1 not created yet by their controller" in text
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -18,7 +18,7 @@ from rackgate.kube.errors import (
     TransportError,
 )
 from rackgate_cli.controlplane import install
-from rackgate_cli.controlplane.rights import access_reviews
+from rackgate_cli.controlplane.install import access_reviews
 from rackgate_cli.errors import CommandError
 from rackgate_cli.locations import deploy_dir
 from tests.support.rights import SERVICES, USER, granted

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rackgate.api import names
-from rackgate_invariants.invariants import RULES, Breach, breaches, lasting
-from rackgate_invariants.judge import judge, skipped_rules
+from rackgate_invariants.judge import breaches, judge, lasting, skipped_rules
+from rackgate_invariants.rules.catalog import RULES, Breach
 from tests.support.sound_cluster import (
     EARLY,
     HOST,

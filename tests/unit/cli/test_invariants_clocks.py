@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rackgate_cli.invariants.clocks import difference, warning
+from rackgate_cli.invariants.probe import difference, warning
 from rackgate_invariants.rows.projections import pod_row
 from tests.support.sound_cluster import EARLY, LATE, NOW, other_pod, rules, sound
 

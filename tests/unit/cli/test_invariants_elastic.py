@@ -64,7 +64,7 @@ def test_a_pod_released_while_its_slice_waits_is_found() -> None:
     world.pods[-1] = later(ray_pod(3, ""))
     breach, left = found(world)
     assert (breach.rule, breach.subject) == ("over-granted", WORKERS)
-    assert breach.found == "4 live ungated pods, 3 granted"
+    assert breach.found == "4 live ungated pods, 3 admitted"
     assert (left.rule, left.subject) == ("over-granted-left", WORKERS)
 
 
@@ -223,7 +223,7 @@ def test_a_recreated_pod_that_stays_gated_is_found() -> None:
     world.pods[3] = ray_pod(2, None)
     (breach,) = found(world)
     assert (breach.rule, breach.subject) == ("not-released", WORKERS)
-    assert breach.found == "1 gated pods have room (ray-workers-2)"
+    assert breach.found == "1 gated pods have capacity (ray-workers-2)"
     world.pods.append(ray_pod(3, ""))
     world.pods[-1]["metadata"]["deletionTimestamp"] = LATE
     assert rules(world) == [], "one that is on its way out holds its place"
@@ -243,7 +243,7 @@ def test_an_elastic_gate_that_nobody_will_take_is_found() -> None:
     world.pods[3] = ray_pod(2, None)
     (breach,) = found(world)
     assert (breach.rule, breach.subject) == ("orphan-gated-pod", "team/ray-workers-2")
-    assert "may not be resized" in breach.found
+    assert "is not elastic" in breach.found
 
 
 def test_what_cleans_up_after_a_cluster_is_nobodys_pod() -> None:

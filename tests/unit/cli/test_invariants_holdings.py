@@ -174,8 +174,8 @@ def test_a_queue_that_counts_wrong_is_found(kind: str) -> None:
     assert [one.rule for one in more] == (["uncharged"] if kind == "cluster_queues" else [])
     name, rule = ("team/queue", "local-queue-counts"), ("cq", "queue-counts")
     assert (breach.subject, breach.rule) == (name if kind == "local_queues" else rule)
-    assert "pendingWorkloads says 1, 0 are there" in breach.found
-    assert "flavorsUsage of tas/cpu says 8000, 12000 is held" in breach.found
+    assert "pendingWorkloads says 1, 0 exist" in breach.found
+    assert "flavorsUsage of tas/cpu says 8000, 12000 is reserved" in breach.found
     assert breach.since == moment(EARLY)
 
 
@@ -264,7 +264,7 @@ def test_a_gated_pod_that_has_room_is_found() -> None:
     world.pods[2] = pod("train", 2, None)
     (breach,) = found(world)
     assert (breach.rule, breach.subject) == ("not-released", "team/job-train/main")
-    assert breach.found == "1 gated pods have room (train-2)"
+    assert breach.found == "1 gated pods have capacity (train-2)"
     assert breach.since == moment(LATE)
 
 

@@ -10,7 +10,7 @@ import pytest
 from rackgate.api import names
 from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.judge import judge
-from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.reading import SOURCES
 from tests.support.sound_cluster import HOST, LATE, NOW, conditions, found, queue_status, rules
 from tests.support.sound_slices import child, controlled, set_pod, sets
 

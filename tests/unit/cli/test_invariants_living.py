@@ -12,9 +12,8 @@ import pytest
 
 from rackgate.api import names
 from rackgate_invariants.cluster_state import ClusterState as Followed
-from rackgate_invariants.invariants import breaches
-from rackgate_invariants.judge import judge
-from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.judge import breaches, judge
+from rackgate_invariants.reading import SOURCES
 from rackgate_invariants.tracker import Tracker
 from tests.support.sound_cluster import (
     LATE,
@@ -81,7 +80,7 @@ def test_pods_that_live_beyond_the_charge_are_found_in_their_queue() -> None:
     world.pods.append(plain_pod("train", 3, "n2"))
     charged = [one for one in judge(world.cluster()) if one.rule == "uncharged"]
     assert [(one.subject, one.found) for one in charged] == [
-        ("cq tas/cpu", "pods that live take 16000, 12000 is charged")
+        ("cq tas/cpu", "running pods use 16000, 12000 is charged")
     ]
     say(world, 16)
     assert every(world) == ["beyond-grant"], "it is charged now, and still more than was granted"
@@ -141,7 +140,7 @@ def test_what_a_node_really_set_aside_for_a_pod_counts() -> None:
     grown = {"name": "main", "allocatedResources": {"cpu": "7"}}
     world.pods[2]["status"]["containerStatuses"] = [grown]
     charged = [one.found for one in judge(world.cluster()) if one.rule == "uncharged"]
-    assert charged == ["pods that live take 15000, 12000 is charged"]
+    assert charged == ["running pods use 15000, 12000 is charged"]
 
 
 def test_a_pod_takes_the_flavor_of_its_node() -> None:
@@ -256,7 +255,7 @@ def test_pods_that_come_back_after_their_quota_was_given_back_are_found() -> Non
     assert [(one.rule, one.subject) for one in judge(world.cluster())] == [
         ("reclaimed-came-back", "team/jobset-set/workers")
     ]
-    assert "4 pods, 2 of 4 were given back as done" in found(world)[0].found
+    assert "4 pods, 2 of 4 were reclaimed" in found(world)[0].found
 
 
 @pytest.mark.parametrize("how", ["held by a finalizer", "ended"])
@@ -284,7 +283,7 @@ def test_a_job_that_names_an_owner_that_is_not_there_is_a_job_like_any_other(kin
     world.pods += [plain_pod("mine", 0, "n3"), plain_pod("mine", 1, "n4")]
     assert set(every(world)) == {"forged-owner", "not-stopped", *OF_STATUS}
     one = found(world)[0]
-    assert one.found == f'names {kind} "nobody" as its controller, which is not there'
+    assert one.found == f'names {kind} "nobody" as its controller, which does not exist'
     plural = f"{kind.lower()}s"
     assert judge(world.cluster(unread={plural: "no right"})) == [], "then it is believed"
 
@@ -430,7 +429,7 @@ def test_a_workload_of_a_job_that_is_over_holds_until_its_pods_are_gone() -> Non
     world.jobs = [job("train", 3)]
     world.job["metadata"]["deletionTimestamp"] = LATE
     (breach,) = found(world)
-    assert breach.found == 'holds quota of cq, Job "train" is being deleted, and no pod of it lives'
+    assert breach.found == 'holds quota of cq, Job "train" is being deleted, and no pod of it runs'
 
 
 # Charges.

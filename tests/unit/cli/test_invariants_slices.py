@@ -11,7 +11,7 @@ from rackgate.api.names import slice_ordinal
 from rackgate_invariants.cluster import group_by_job
 from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.judge import judge
-from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.reading import SOURCES
 from rackgate_invariants.rows.workloads import workload_row
 from rackgate_invariants.rules.workload_slices import check_growth
 from tests.support.sound_cluster import (
@@ -95,12 +95,12 @@ def test_what_is_left_of_settled_slices_is_found() -> None:
     world.workloads.append(piece(0, ""))
     (breach,) = found(world)
     assert (breach.rule, breach.subject) == ("slice-not-settled", f"team/{PARENT}-workers-0")
-    assert "not taken in" in breach.found
+    assert "not merged into" in breach.found
     merge_slices(world, world.workloads[-1])
-    assert "still there" in found(world)[0].found
+    assert "not deleted" in found(world)[0].found
     world.workloads.pop()
     (breach,) = found(world)
-    assert "record is still there" in breach.found
+    assert "still recorded" in breach.found
     world.workload["status"]["foldedSlices"] = []
     assert rules(world) == []
 
@@ -157,7 +157,7 @@ def test_counts_that_do_not_add_up_to_what_the_job_asks_are_found() -> None:
     want(world, 5)
     (breach,) = found(world)
     assert breach.rule == "counts-differ"
-    assert "asks for 5 pods, 3 are granted and slices ask for 0" in breach.found
+    assert "requests 5 pods, 3 are admitted and slices request 0" in breach.found
     world.workloads += [piece(0, None), piece(1, None)]
     assert rules(world) == []
     want(world, 2)

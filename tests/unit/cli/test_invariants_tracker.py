@@ -9,10 +9,11 @@ import pytest
 
 from rackgate.api import names
 from rackgate_invariants.cluster_state import ClusterState, check_removed_gates
-from rackgate_invariants.invariants import Breach, judge
+from rackgate_invariants.judge import judge
+from rackgate_invariants.reading import SOURCES
 from rackgate_invariants.rows.projections import pod_row
 from rackgate_invariants.rows.rows import PodRow
-from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.rules.catalog import Breach
 from rackgate_invariants.tracker import Change, Tracker
 from tests.support.sound_cluster import HOST, LATE, NOW, pod, sound
 

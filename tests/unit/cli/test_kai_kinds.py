@@ -10,7 +10,7 @@ from rackgate.api import resources as kinds
 from rackgate_cli.controlplane import install
 from rackgate_cli.controlplane.binaries.versions import KINDS, OPERATORS, binaries_with
 from rackgate_cli.locations import deploy_dir
-from rackgate_cli.playground.arguments import operators
+from rackgate_cli.playground.commands import operators
 
 FOLDER = deploy_dir() / "controlplane" / KINDS["kai-crds"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rackgate_cli.controlplane import setup
+from rackgate_cli.controlplane import install as installation
 from rackgate_cli.controlplane.cluster import Cluster
 from rackgate_cli.controlplane.processes import ProcessRecord
 from rackgate_cli.controlplane.services import token_file
@@ -46,7 +46,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Installed:
         ports = cluster.playground.ports
         seen.append((services, ports["webhook"], ports["jobset-webhook"]))
 
-    monkeypatch.setattr(setup, "prepare", install)
+    monkeypatch.setattr(installation, "prepare", install)
     return seen
 
 

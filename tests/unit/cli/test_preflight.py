@@ -70,7 +70,7 @@ def test_a_cluster_without_either_and_ones_own_installation_stand_in_nobodys_way
     mine = seen(deployments=[own], bindings=[mark(SYSTEM)], crds=[crd()])
     assert findings(seen(), SYSTEM) == findings(mine, SYSTEM) == []
     assert format_findings([], SYSTEM) == [
-        "nothing stands in the way of an installation into namespace rackgate-system"
+        "nothing prevents an installation into namespace rackgate-system"
     ]
 
 
@@ -176,17 +176,17 @@ def test_the_plan_says_what_becomes_of_every_job_and_pod() -> None:
     )
     said = "\n".join(plan(survey, "leave", delete_crds=False))
     for words in (
-        "1 job running: they go on. Pods that they make later",
-        "2 jobs waiting: they get their templates back and stay suspended",
+        "1 job running: they continue. Pods that they create later",
+        "2 jobs pending: they get their templates back and stay suspended",
         "1 pod gated: they are released to the scheduler",
-        "Kinds, queues and Workloads stay (3 Workload)",
+        "CRDs, queues and Workloads stay (3 Workload)",
     ):
         assert words in said
     said = "\n".join(plan(survey, "suspend", delete_crds=True))
     assert "1 job running: they are suspended, and their pods are deleted" in said
-    assert "The kinds are DELETED with all their objects: 3 Workload." in said
+    assert "The CRDs are DELETED with all their objects: 3 Workload." in said
     other = "\n".join(plan(InstallationSurvey(SYSTEM, is_active=False), "leave", delete_crds=True))
-    assert "Another installation acts in this cluster" in other
+    assert "Another installation is active in this cluster" in other
     assert "DELETED" not in other
 
 
@@ -196,7 +196,12 @@ def test_the_outcome_names_what_stays_gated_and_what_is_left() -> None:
     )
     done = UninstallResult(report=report, pods={"team/pod"})
     said = "\n".join(outcome(done, "leave"))
-    for words in ("Job team/waits", "team/pod", "run on: 1 job (Job team/runs)", "stay gated"):
+    for words in (
+        "Job team/waits",
+        "team/pod",
+        "still running: 1 job (Job team/runs)",
+        "stay gated",
+    ):
         assert words in said
     assert said.endswith("Rackgate is uninstalled")
     done.left = ["Job team/x: still stopping"]

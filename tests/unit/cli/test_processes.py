@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from rackgate_cli.controlplane import processes
-from rackgate_cli.controlplane.processes import ProcessRecord
-from rackgate_cli.controlplane.readiness import Child, await_ready
+from rackgate_cli.controlplane.processes import Child, ProcessRecord, await_ready
 from rackgate_cli.errors import CommandError
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from rackgate_cli.controlplane.binaries import build as building
-from rackgate_cli.controlplane.binaries.download import DownloadSource, download_source
-from rackgate_cli.controlplane.binaries.find import find_binaries
+from rackgate_cli.controlplane.binaries.find import DownloadSource, download_source, find_binaries
 from rackgate_cli.controlplane.binaries.versions import BINARIES, Binary
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.errors import CommandError

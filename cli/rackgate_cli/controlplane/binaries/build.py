@@ -1,4 +1,4 @@
-"""Building the control plane's binaries from pinned Go modules; go.sum is the checksum."""
+"""Builds the control plane's binaries from pinned Go modules; go.sum has the checksums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MODULE_FILES: Final = ("go.mod", "go.sum", "tools.go")
 
 
 def cache_key(module: Path, binaries: Sequence[Binary]) -> str:
-    """Return the cache folder's name: module, version and a hash of all that shapes the result."""
+    """Return the cache folder's name: module, version and a hash of all inputs."""
     digest = hashlib.sha256()
     for name in _MODULE_FILES:
         digest.update((module / name).read_bytes())
@@ -39,25 +39,25 @@ def cache_key(module: Path, binaries: Sequence[Binary]) -> str:
 def build(
     module: Path, binaries: Sequence[Binary], target: Path, cache: Path, progress: Progress
 ) -> None:
-    """Build the programs of one module into `target`; another build of it is waited for.
+    """Build the programs of one module into `target`, after any other build of it.
 
     Args:
         module: folder with go.mod and go.sum.
         binaries: programs of that module.
-        target: folder that appears whole or not at all.
+        target: folder, created atomically.
         cache: parent of locks, logs and unfinished builds; on the same file system as `target`.
-        progress: told what is built and that it still runs.
+        progress: prints what is built.
 
     Raises:
-        CommandError: no Go, or the build failed or took too long; names what is missing.
+        CommandError: Go is missing, or the build failed or took too long.
     """
     go = shutil.which("go")
     if go is None:
         names = ", ".join(binary.name for binary in binaries)
         raise CommandError(
             f"no {names} {binaries[0].version} and no Go to build it: put matching programs into "
-            "a folder named by KUBEBUILDER_ASSETS or on PATH, name a download with "
-            "RACKGATE_BINARIES_URL and RACKGATE_BINARIES_SHA256, or install Go (go.dev)"
+            "the folder KUBEBUILDER_ASSETS or on PATH, name a download with RACKGATE_BINARIES_URL "
+            "and RACKGATE_BINARIES_SHA256, or install Go (go.dev)"
         )
     cache.mkdir(parents=True, exist_ok=True)
     with locked(target, progress):
@@ -79,7 +79,7 @@ def build(
 
 @contextlib.contextmanager
 def locked(target: Path, progress: Progress) -> Iterator[None]:
-    """Let one process at a time make the cache folder `target`; the others wait and say so."""
+    """Let one process at a time create the cache folder `target`; others wait."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_name(f"{target.name}.lock").open("w") as file:
         try:
@@ -91,22 +91,22 @@ def locked(target: Path, progress: Progress) -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    # A go.work of the user's, or flags of their environment, must not change what is built.
+    # A go.work file or flags of the user must not change the result.
     return {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
 
 
 def _manifests(go: str, module: Path, binary: Binary) -> str:
-    """Return the manifests in a program's own module, which the build has fetched.
+    """Return the manifests of a program's Go module, which the build has fetched.
 
     Returns:
-        A JSON list of objects: YAML of this size takes seconds to read, once must do.
+        A JSON list of objects, because YAML of this size takes seconds to read.
 
     Raises:
         CommandError: the module is not where Go says, or has no such files.
     """
-    import yaml  # a build alone needs it, and it costs every verb its time
+    import yaml  # slow to import, and only a build needs it
 
-    # Ten times as fast where libyaml is there.
+    # Ten times as fast with libyaml.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     done = subprocess.run(
         [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", binary.source],

@@ -1,18 +1,27 @@
-"""Where the control plane's binaries come from: a matching folder, the cache, a download, Go."""
+"""Finds the control plane's binaries: in a folder, in the cache, as a download, or built with Go.
+
+A download is accepted only with matching SHA-256 checksums and versions.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import http.client
 import itertools
 import os
+import re
 import shutil
 import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rackgate_cli.controlplane.binaries.build import build, cache_key, locked
-from rackgate_cli.controlplane.binaries.download import DownloadSource, download
 from rackgate_cli.controlplane.binaries.versions import Binary, binaries_with, reported_version
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.errors import CommandError
@@ -29,19 +38,19 @@ def find_binaries(
 ) -> dict[str, Path]:
     """Return the path of every program, fetching or building what is not there.
 
-    Per Go module (etcd, kubernetes, kwok, and the operators) the first of these that has all of
-    its programs counts: the folder named by KUBEBUILDER_ASSETS and then PATH, if the versions
-    match exactly; the cache; `source`; the Go build. Where an operator lies, its manifests lie.
+    For each Go module (etcd, kubernetes, kwok, and the operators) the first of these that has all
+    programs: the folder KUBEBUILDER_ASSETS and then PATH, if the versions match exactly; the cache;
+    `source`; the Go build. The manifests of an operator are beside its program.
 
     Args:
         manifests: `deploy/controlplane`, with one folder per Go module.
         cache: the project's cache folder.
-        progress: told about everything that takes long.
-        source: the download the user named, if any.
-        operators: which of `components.OPERATORS` are needed.
+        progress: prints what takes long.
+        source: the download that the user named, if any.
+        operators: which of `versions.OPERATORS` are needed.
 
     Raises:
-        CommandError: nothing works; the message names what is missing.
+        CommandError: none of these has it; names what is missing.
     """
     found: dict[str, Path] = {}
     wanted = binaries_with(operators)
@@ -92,7 +101,7 @@ def _reject_other_versions(binaries: Sequence[Binary], folder: Path) -> None:
 
 
 def _matching(binaries: Sequence[Binary]) -> Path | None:
-    """Return the first folder of the user's that has all programs at exactly these versions."""
+    """Return the first folder of the user that has exactly these versions."""
     assets = os.environ.get(ASSETS_VARIABLE)
     folders = [assets] if assets else []
     folders += os.environ.get("PATH", "").split(os.pathsep)
@@ -112,3 +121,92 @@ def _complete(folder: Path, binary: Binary) -> bool:
     if binary.manifests is not None and not (folder / binary.manifests).is_file():
         return False
     return os.access(folder / binary.name, os.X_OK)
+
+
+URL_VARIABLE: Final = "RACKGATE_BINARIES_URL"
+SHA256_VARIABLE: Final = "RACKGATE_BINARIES_SHA256"
+
+_CONNECT_LIMIT_S: Final = 5.0
+_CHUNK_BYTES: Final = 1 << 20
+_SUM_LINE: Final = re.compile(r"^([0-9a-fA-F]{64})\s+\*?(\S+)$")
+
+
+@dataclass(frozen=True)
+class DownloadSource:
+    """A download of programs as `<base_url>/<name>`.
+
+    Attributes:
+        base_url: http, https or file URL of a folder.
+        sums: SHA-256 in hex by file name.
+    """
+
+    base_url: str
+    sums: dict[str, str]
+
+
+def download_source(base_url: str | None, sums_file: str | None) -> DownloadSource | None:
+    """Return the download that arguments or environment name, None for none.
+
+    Raises:
+        CommandError: the URL or the checksums are missing or malformed.
+    """
+    base_url = base_url or os.environ.get(URL_VARIABLE)
+    sums_file = sums_file or os.environ.get(SHA256_VARIABLE)
+    if not base_url and not sums_file:
+        return None
+    if not base_url or not sums_file:
+        raise CommandError(
+            f"a download needs both {URL_VARIABLE} (base URL) and {SHA256_VARIABLE} "
+            '(file of lines "<sha256>  <name>")'
+        )
+    scheme = urllib.parse.urlsplit(base_url).scheme
+    if scheme not in ("http", "https", "file"):
+        raise CommandError(f'{URL_VARIABLE}: "{base_url}" is not an http, https or file URL')
+    return DownloadSource(base_url.rstrip("/"), _read_sums(Path(sums_file).expanduser()))
+
+
+def _read_sums(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise CommandError(f"{SHA256_VARIABLE}: cannot read {path}: {error.strerror}") from error
+    found = [_SUM_LINE.match(line.strip()) for line in lines if line.strip()]
+    if not found or None in found:
+        raise CommandError(f'{SHA256_VARIABLE}: {path} must hold lines "<sha256>  <name>"')
+    return {match.group(2): match.group(1).lower() for match in found if match}
+
+
+def download(
+    source: DownloadSource, binaries: Sequence[Binary], scratch: Path, progress: Progress
+) -> None:
+    """Fetch programs and their manifests into `scratch`; make the programs executable.
+
+    Raises:
+        CommandError: a checksum is missing or differs, or the download fails.
+    """
+    for name in (name for binary in binaries for name in binary.file_names):
+        expected = source.sums.get(name)
+        if expected is None:
+            raise CommandError(f"the file of checksums has no line for {name}")
+        url = f"{source.base_url}/{name}"
+        with progress.step(f"downloading {url}"):
+            found = _fetch(url, scratch / name)
+        if found != expected:
+            raise CommandError(f"{url}: SHA-256 is {found}, expected {expected}")
+        (scratch / name).chmod(0o755)
+
+
+def _fetch(url: str, target: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=_CONNECT_LIMIT_S) as answer,  # noqa: S310 # http(s) only
+            target.open("wb") as file,
+        ):
+            while chunk := answer.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                file.write(chunk)
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise CommandError(f"cannot download {url}: {reason}") from error
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What the playground runs: programs, their versions, how each is built and recognised."""
+"""The programs of the playground, their versions, and how each is built and identified."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ STAGES: Final[tuple[tuple[str, ...], ...]] = (
     ("kube-controller-manager", "kube-scheduler", "kwok"),
 )
 COMPONENTS: Final = tuple(name for stage in STAGES for name in stage)
-# Operators of job kinds that Kubernetes has not itself; a playground has those it is asked for.
+# Operators of job kinds that are not built into Kubernetes; `rackgate up --with` adds them.
 OPERATORS: Final = ("jobset", "kuberay")
-# Kinds that are installed without what reads them -> their folder beside the Go modules.
+# CRDs that are installed without their controller -> their folder beside the Go modules.
 KINDS: Final = {"kai-crds": "kai"}
 
 _VERSION_TIMEOUT_S: Final = 20.0
@@ -42,11 +42,10 @@ class Binary:
         module: folder under `deploy/controlplane` whose go.mod pins it.
         package: Go package that is built.
         ldflags: linker settings beyond "-s -w".
-        version_args: arguments that make the program print its version; none for a program that
-            cannot: the version of `source` that the Go linker wrote into it counts then.
+        version_args: arguments that make the program print its version. Without any, the version
+            of `source` that the Go linker recorded counts.
         source: Go module whose files are kept beside the program, "" for none.
-        files: glob patterns of those files within `source`; all of their YAML documents become
-            one file, a JSON list of objects.
+        files: glob patterns of those YAML files; they become one JSON list of objects.
     """
 
     name: str
@@ -70,7 +69,7 @@ class Binary:
 
 
 def _kubernetes_ldflags() -> tuple[str, ...]:
-    # Without these the server answers v0.0.0-master, and clients that parse the version refuse it.
+    # Without these the version is v0.0.0-master, which some clients reject.
     _, minor, _ = KUBERNETES_VERSION.split(".")
     values = {
         "gitVersion": KUBERNETES_VERSION,

@@ -1,0 +1,66 @@
+"""How a verb is added to the command line; light, because every `--help` imports it."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    # What `add_parser` of a module gets; argparse has no public name for it.
+    Subparsers: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+
+EXIT_CODES: Final = {
+    0: "success",
+    1: "failure; the message says why",
+    2: "the command line is wrong",
+}
+
+
+def add_verb(
+    subparsers: Subparsers,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    summary: str,
+    description: str,
+    examples: Sequence[str],
+    exit_codes: Mapping[int, str] = EXIT_CODES,
+    note: str = "",
+) -> argparse.ArgumentParser:
+    """Add a verb whose help says what it does, with examples and exit codes.
+
+    Args:
+        subparsers: of the command.
+        name: of the verb.
+        run: what it does; returns the exit code.
+        summary: one line for the list of verbs.
+        description: what it does, in sentences.
+        examples: command lines.
+        exit_codes: what each of them means.
+        note: a last sentence.
+    """
+    epilog = ["examples:", *(f"  {example}" for example in examples), "", "exit codes:"]
+    epilog += [f"  {code}  {meaning}" for code, meaning in exit_codes.items()]
+    if note:
+        epilog += ["", textwrap.fill(note, 80)]
+    parser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=textwrap.fill(description, 80, break_on_hyphens=False),
+        epilog="\n".join(epilog),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that name a cluster; `rackgate_cli.target` reads them."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--state", metavar="DIR", help="folder of a playground (see $RACKGATE_STATE)"
+    )
+    where.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config")
+    parser.add_argument("--context", help="context of the kubeconfig")
