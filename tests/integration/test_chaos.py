@@ -1,4 +1,4 @@
-"""A short piece of the chaos suite: one scenario of each kind of trouble, see docs/chaos.md."""
+"""A short piece of the chaos suite, see docs/design/testing.md: one scenario of each fault."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def planned() -> set[Path]:
     """Pages that are not here yet."""
     pages = {DOCS / name for name, inner in PLANNED.items() if name.endswith(".md")}
     for folder, names in PLANNED.items():
-        pages |= {DOCS / folder / f"{name}.md" for name in names}
+        pages |= {DOCS / folder, *(DOCS / folder / f"{name}.md" for name in names)}
     # Decisions and races move there as they are.
     moving = [
         path for folder in ("adr", "races") for path in (DOCS / "design" / folder).glob("*.md")

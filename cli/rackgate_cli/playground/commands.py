@@ -121,7 +121,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         type=gates,
         default={},
         metavar="NAME=BOOL,...",
-        help="gates of the three services (docs/reference/feature-gates.md lists them); others stay as they are",
+        help="gates of the three services (docs/reference/feature-gates.md lists them); "
+        "others stay as they are",
     )
     parser.add_argument(
         "--lease-duration",

@@ -1,6 +1,6 @@
 """The rules: what each of them says, what has to be read for it, and whether it is patient.
 
-The table below is that of docs/invariants.md.
+The table below is that of docs/reference/invariants.md.
 """
 
 from __future__ import annotations

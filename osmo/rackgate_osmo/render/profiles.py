@@ -2,7 +2,7 @@
 
 The `seed` profile writes OSMO's design down. Some things that the scheduler does then make a
 workflow wait for ever although there is room. `robust` mends what an object can mend: each public
-function here is one difference, and there is no other. What each costs: `docs/osmo-profiles.md`.
+function here is one difference, and there is no other. What each costs: `docs/reference/osmo.md`.
 
 Nothing here helps against label values with dots (KAI[dotted-label-values]), or against nodes that
 carry some of the pool's labels only while others carry all: those are told by `check`.

@@ -321,17 +321,17 @@ def test_the_arguments_offer_what_the_library_has() -> None:
 
 # -- its page ------------------------------------------------------------------------------
 
-PAGE = Path(__file__).parents[3] / "docs" / "osmo.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "osmo.md"
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 EXAMPLES = [block for block in BLOCKS if block.startswith("workflow:")]
+(POOL_OF_PAGE,) = (block for block in BLOCKS if block.startswith("# four-keys.yaml"))
 
 
 @pytest.mark.requirement("OSM-24", "TST-17")
 def test_the_page_shows_what_is_made_of_the_four_use_cases(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (pool,) = (block for block in BLOCKS if "topology_keys:" in block)
-    (folder / "pool.yaml").write_text(pool)
+    (folder / "pool.yaml").write_text(POOL_OF_PAGE)
     specs = []
     for example in EXAMPLES:
         (folder / "workflow.yaml").write_text(example)
@@ -356,8 +356,7 @@ def test_the_page_shows_what_is_made_of_the_four_use_cases(
 def test_the_page_shows_refusals_in_the_words_that_are_used(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (pool,) = (block for block in BLOCKS if "topology_keys:" in block)
-    (folder / "pool.yaml").write_text(pool)
+    (folder / "pool.yaml").write_text(POOL_OF_PAGE)
     text = EXAMPLES[2].replace("gpu: 4", "gpus: 4", 1)
     before, _, after = text.rpartition("key: zone")
     (folder / "workflow.yaml").write_text(f"{before}key: region{after}")

@@ -9,7 +9,7 @@ import pytest
 
 from rackgate_cli.__main__ import main
 
-PAGE = (Path(__file__).parents[3] / "docs" / "osmo-explain.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "osmo.md").read_text()
 FILES = dict(re.findall(r"```yaml\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
 RUNS = re.findall(r"```\n\$ rackgate (.*?)\n(.*?)```", PAGE, re.DOTALL)
 
@@ -31,4 +31,4 @@ def test_the_page_shows_what_the_command_prints(
 
 def test_no_example_of_the_page_is_overlooked() -> None:
     assert len(RUNS) == 6
-    assert len(FILES) == 5
+    assert len(FILES) == 6
