@@ -17,24 +17,6 @@ DOCS: Final = ROOT / "docs"
 SOURCES: Final = ("shared", "services", "cli", "osmo", "invariants", "bench", "tests", "deploy")
 TEXTS: Final = (".py", ".md", ".yaml", ".toml", ".tmpl")
 HERE: Final = Path(__file__)
-# Pages of the structure that are written on other branches. A link to one resolves before it is
-# there; the entries go as the pages come.
-PLANNED: Final = {
-    "README.md": (),
-    "glossary.md": (),
-    "concepts": (
-        *("overview", "workloads", "queues", "topology", "admission-and-ungating"),
-        *("elastic-jobs", "node-replacement", "osmo-and-kai"),
-    ),
-    "tasks": (
-        *("run-a-playground", "submit-a-job", "require-a-rack", "run-a-jobset"),
-        *("run-a-raycluster", "run-an-elastic-job", "debug-a-pending-workload"),
-        *("use-a-placement-library", "place-an-osmo-workflow", "hand-jobs-to-kai", "install"),
-        *("configure", "upgrade", "monitor", "check-invariants", "back-up-and-restore"),
-        *("uninstall", "migrate-from-kueue", "administer-queues", "use-cert-manager"),
-    ),
-    "design": ("architecture", "security", "testing"),
-}
 # Ids of this form that are no rows of the ledger: proposals, encodings, digests and names.
 OTHER_PREFIXES: Final = frozenset({"KEP", "UTF", "SHA"})
 FIELD_NOTE: Final = re.compile(r"\b([UCPNEGW]\d{1,2})\b")
@@ -54,19 +36,6 @@ def texts() -> Mapping[Path, str]:
 def sources() -> Iterator[tuple[Path, str]]:
     """Those of them that are no documents."""
     return ((path, text) for path, text in texts().items() if DOCS not in path.parents)
-
-
-def planned() -> set[Path]:
-    """Pages that are not here yet."""
-    pages = {DOCS / name for name, inner in PLANNED.items() if name.endswith(".md")}
-    for folder, names in PLANNED.items():
-        pages |= {DOCS / folder, *(DOCS / folder / f"{name}.md" for name in names)}
-    # Decisions and races move there as they are.
-    moving = [
-        path for folder in ("adr", "races") for path in (DOCS / "design" / folder).glob("*.md")
-    ]
-    places = {DOCS / "design" / path.parent.name / path.name for path in moving}
-    return pages | places | {place.parent for place in places}
 
 
 def named(path: Path) -> str:
@@ -232,7 +201,7 @@ def test_every_file_that_a_document_names_exists() -> None:
         if path.suffix != ".md":
             continue
         for name in FILE.findall(text):
-            if name.startswith(FOREIGN_FILES) or ROOT / name in planned():
+            if name.startswith(FOREIGN_FILES):
                 continue
             if not any(file.endswith(f"/{name}") for file in files()):
                 missing.append(f"{named(path)}: {name}")
@@ -244,7 +213,7 @@ def test_every_page_that_sources_name_exists() -> None:
         f"{named(path)}: {name}"
         for path, text in sources()
         for name in re.findall(r"\bdocs/[\w/-]+\.(?:md|tsv)", text)
-        if not (ROOT / name).exists() and ROOT / name not in planned()
+        if not (ROOT / name).exists()
     ]
     assert missing == []
 
@@ -282,8 +251,6 @@ def test_every_link_leads_somewhere() -> None:
     for path, target in links():
         name, _, anchor = target.partition("#")
         page = (path.parent / name).resolve() if name else path
-        if page in planned() and not page.exists():
-            continue
         if not page.exists():
             broken.append(f"{named(path)}: {target}")
         elif anchor and page.suffix == ".md" and anchor not in anchors(page.read_text()):

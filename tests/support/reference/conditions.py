@@ -116,8 +116,6 @@ REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
         {
             "Succeeded": "The job succeeded.",
             "Failed": "The job failed.",
-            "OutOfSync": "Kueue's reason for a Workload that does not match its job. Rackgate does not write it.",
-            "OwnerNotFound": "Kueue's reason for a Workload without its job. Rackgate does not write it.",
             "FailedToStart": "The job could not be started with its admission: for example, the node labels of"
             " the flavor contradict the node selector of a template.",
         },
