@@ -98,7 +98,7 @@ class WorkloadExplainer:
             job = kind.decode(await self._client.get(kind.resource.path(namespace, name)))
         except (ForbiddenError, NotFoundError):
             return None
-        return {podset["name"]: podset["count"] for podset in kind.podsets(job)}
+        return {podset["name"]: podset["count"] for podset in kind.podsets(kind.manifest(job))}
 
     async def _job(self, namespace: str, name: str, found: ClusterReading) -> Explanation:
         """A job without a Workload."""
