@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from rackgate_osmo.check import KaiWarning, check
-from rackgate_osmo.model.model import (
+from rackgate_osmo.model.reading import read_pool, read_workflow
+from rackgate_osmo.model.rejections import RejectedError, Rejection
+from rackgate_osmo.model.task_resources import tolerates, tolerations_of
+from rackgate_osmo.model.workflow import (
     Built,
     KaiVersion,
     PodMembership,
@@ -17,9 +20,6 @@ from rackgate_osmo.model.model import (
     TopologyKey,
     Workflow,
 )
-from rackgate_osmo.model.reading import read_pool, read_workflow
-from rackgate_osmo.model.rejections import RejectedError, Rejection
-from rackgate_osmo.model.requests import tolerates, tolerations_of
 from rackgate_osmo.render.node import Kind, Node
 from rackgate_osmo.render.podgroups import build_podgroups, topology_of
 from rackgate_osmo.render.tree import shared, subgroup_tree_of

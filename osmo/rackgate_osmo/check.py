@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rackgate_osmo.model.model import KaiVersion, Pool, Profile, Workflow
-from rackgate_osmo.model.requests import Requests, is_overcounted, requests_of
+from rackgate_osmo.model.task_resources import Requests, is_overcounted, requests_of
+from rackgate_osmo.model.workflow import KaiVersion, Pool, Profile, Workflow
 from rackgate_osmo.render.podgroups import build_podgroups
 from rackgate_osmo.render.subgroups import SubGroup, hides_level, levels_of, subgroup_of_built
 

@@ -23,7 +23,7 @@ from rackgate_osmo import (
     read_workflow,
     topology_of,
 )
-from rackgate_osmo.model.model import POD_GROUP_ANNOTATION, SUBGROUP_LABEL
+from rackgate_osmo.model.workflow import POD_GROUP_ANNOTATION, SUBGROUP_LABEL
 from tests.support.osmo_cases import (
     SUBGROUP_NAME,
     Case,

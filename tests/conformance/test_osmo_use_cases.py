@@ -22,7 +22,7 @@ from rackgate_osmo import (
     read_workflow,
 )
 from rackgate_osmo.explain.answer import ExplainRequest, explain
-from rackgate_osmo.model.model import POD_GROUP_ANNOTATION, SUBGROUP_LABEL
+from rackgate_osmo.model.workflow import POD_GROUP_ANNOTATION, SUBGROUP_LABEL
 
 SEEDS = Path(__file__).parents[1] / "seeds" / "osmo"
 POD_GROUP = "group1-abc123"

@@ -17,7 +17,7 @@ from rackgate.wire.kueue import MergedSlice
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload_slices.merge_plan import ParentUpdate
 from rackgate_assigner.workload_slices.model import NewSlice, Parent, Phase, Slice, admitted_pods
-from rackgate_assigner.workload_slices.plan import Plan, plan_resize, progress
+from rackgate_assigner.workload_slices.resize_plan import Plan, plan_resize, progress
 
 HEAD, TAS, PLAIN = "head", "a", "b"
 STEPS = {HEAD: 1, TAS: 2, PLAIN: 1}

@@ -21,7 +21,7 @@ from rackgate_osmo import (
     read_workflow,
     subgroup_tree_of,
 )
-from rackgate_osmo.model.model import SUBGROUP_LABEL
+from rackgate_osmo.model.workflow import SUBGROUP_LABEL
 from rackgate_osmo.render.subgroups import SubGroup, subgroup_of_built
 from tests.support import osmo_oracle as oracle
 from tests.support.osmo_cases import SUBGROUP_NAME, leaf_tasks, structure

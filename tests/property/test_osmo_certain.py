@@ -24,7 +24,7 @@ from rackgate_osmo import (
 )
 from rackgate_osmo.explain.answer import ExplainRequest, explain
 from rackgate_osmo.explain.room import BoundPod, Nodes
-from rackgate_osmo.model.model import SUBGROUP_LABEL
+from rackgate_osmo.model.workflow import SUBGROUP_LABEL
 from tests.support.osmo_chance import GPU, ChanceKai, Machine
 
 KEYS = ("zone", "rack", "clique")

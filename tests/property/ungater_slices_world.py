@@ -20,7 +20,7 @@ from rackgate_ungater.state_machine.gated_objects import (
     GatedPodSet,
     GatedWorkload,
 )
-from rackgate_ungater.state_machine.plan import PodSetAdmission, Ungate
+from rackgate_ungater.state_machine.ungating_plan import PodSetAdmission, Ungate
 from rackgate_ungater.writer import patch_body, patch_tail
 from tests.property.ungater_world import DOMAINS, GRACE_S, KEY, Request, Server, World
 from tests.support.apiserver_objects import apply_patch

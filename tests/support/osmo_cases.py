@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import yaml
 
-from rackgate_osmo.model.model import SUBGROUP_LABEL, Built
+from rackgate_osmo.model.workflow import SUBGROUP_LABEL, Built
 
 Case = dict[str, Any]
 Entries = frozenset[tuple[Any, ...]]

@@ -15,8 +15,8 @@ from rackgate.api.resources import KAI_TOPOLOGIES, OSMO_POOLS
 from rackgate.features import OSMO_POOLS as GATE
 from rackgate.kube.events import EventRecorder
 from rackgate_assigner import watches
-from rackgate_assigner.events import Reporter
 from rackgate_assigner.osmo_pools.controller import PoolController, start_pool_controller
+from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_assigner.watches import PoolWatches
 from tests.support.apiserver import Object, Request

@@ -11,7 +11,7 @@ from rackgate.api import names
 from rackgate.api.resources import RAY_CLUSTERS, WORKLOADS
 from rackgate.kube.errors import ConflictError
 from rackgate.kube.events import EventRecorder
-from rackgate_assigner.events import Reporter
+from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.workload_slices import controller as slices
 from rackgate_assigner.workload_slices.writer import SliceWriter

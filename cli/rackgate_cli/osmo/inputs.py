@@ -35,7 +35,7 @@ from rackgate_osmo import (
     read_pool,
     read_workflow,
 )
-from rackgate_osmo.model.model import MAX_NAME
+from rackgate_osmo.model.workflow import MAX_NAME
 from rackgate_osmo.render.pods import build_pods, left_out
 
 T = TypeVar("T")

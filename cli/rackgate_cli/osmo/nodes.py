@@ -24,7 +24,7 @@ from rackgate_cli.osmo.inputs import read_documents, target_of
 from rackgate_cli.target import ClusterTarget, Progress
 from rackgate_osmo import Pool
 from rackgate_osmo.explain.room import BoundPod, Nodes
-from rackgate_osmo.model.model import POD_GROUP_ANNOTATION
+from rackgate_osmo.model.workflow import POD_GROUP_ANNOTATION
 
 MAX_NODES: Final = 50_000
 # What a kubelet takes unless it is told otherwise; the short form need not say it.

@@ -33,8 +33,8 @@ from rackgate_osmo.explain.placement import (
 from rackgate_osmo.explain.room import MISSING, BoundPod, Nodes, Room, Shape, format_path
 from rackgate_osmo.explain.search import UndecidedError
 from rackgate_osmo.explain.shortage import counted, shortages
-from rackgate_osmo.model.model import KaiVersion, Pool, Profile, Toleration, Workflow
-from rackgate_osmo.model.requests import tolerates, tolerations_of
+from rackgate_osmo.model.task_resources import tolerates, tolerations_of
+from rackgate_osmo.model.workflow import KaiVersion, Pool, Profile, Toleration, Workflow
 from rackgate_osmo.render.node import Kind, Node
 from rackgate_osmo.render.podgroups import build_podgroups
 

@@ -39,8 +39,13 @@ from rackgate_osmo.explain.explanation import Deviation, KaiResult
 from rackgate_osmo.explain.placement import TaskGroupRequests, fit_together
 from rackgate_osmo.explain.room import MISSING, BoundPod, Nodes, Room, Shape
 from rackgate_osmo.explain.search import Budget, UndecidedError
-from rackgate_osmo.model.model import Built, KaiVersion, Pool, TaskGroup, Workflow
-from rackgate_osmo.model.requests import Requests, counted_by_largest, is_overcounted, is_sized
+from rackgate_osmo.model.task_resources import (
+    Requests,
+    counted_by_largest,
+    is_overcounted,
+    is_sized,
+)
+from rackgate_osmo.model.workflow import Built, KaiVersion, Pool, TaskGroup, Workflow
 from rackgate_osmo.render.subgroups import SubGroup, hides_level, levels_of, subgroup_of_built
 
 STEPS: Final = 3_000_000  # looks at a domain: some seconds

@@ -21,8 +21,8 @@ from rackgate_osmo.explain.search import (
     pack,
     solve,
 )
-from rackgate_osmo.model.model import DEFAULT_RESOURCE, Pool, TaskGroup, Toleration, Workflow
-from rackgate_osmo.model.requests import requests_of, tolerations_of
+from rackgate_osmo.model.task_resources import requests_of, tolerations_of
+from rackgate_osmo.model.workflow import DEFAULT_RESOURCE, Pool, TaskGroup, Toleration, Workflow
 from rackgate_osmo.render.node import Kind, Node
 from rackgate_osmo.render.tree import subgroup_tree_of
 

@@ -26,7 +26,7 @@ from rackgate_osmo.explain.search import (
     pack,
     solve,
 )
-from rackgate_osmo.model.model import Pool
+from rackgate_osmo.model.workflow import Pool
 from rackgate_osmo.render.node import Node
 
 CLOSEST: Final = 3  # domains that are looked at closely

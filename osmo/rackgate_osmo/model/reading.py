@@ -11,7 +11,17 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from rackgate_osmo.model.model import (
+from rackgate_osmo.model.rejections import (
+    At,
+    Location,
+    RejectedError,
+    Rejection,
+    format_value,
+    path_of,
+    rejections_of_validation_error,
+)
+from rackgate_osmo.model.rules import ParsedWorkflow, rejections_of, rejections_of_pool
+from rackgate_osmo.model.workflow import (
     MAX_GROUPS,
     MAX_KEYS,
     MAX_NAME,
@@ -24,16 +34,6 @@ from rackgate_osmo.model.model import (
     TaskGroup,
     Workflow,
 )
-from rackgate_osmo.model.rejections import (
-    At,
-    Location,
-    RejectedError,
-    Rejection,
-    format_value,
-    path_of,
-    rejections_of_validation_error,
-)
-from rackgate_osmo.model.rules import ParsedWorkflow, rejections_of, rejections_of_pool
 
 # Resource of a task of the wrong form; longer than any name that is read.
 _UNREAD: Final = "\0" * (MAX_NAME + 1)

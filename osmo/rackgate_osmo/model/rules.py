@@ -14,16 +14,6 @@ from typing import Any, Final
 
 from rackgate.api.meta import LABEL_KEY, LABEL_VALUE, SUBDOMAIN
 from rackgate.api.names import HOSTNAME_LABEL
-from rackgate_osmo.model.model import (
-    DEFAULT_RESOURCE,
-    KAI,
-    MAX_POOL_NAME,
-    Pool,
-    Requirement,
-    Resource,
-    TaskGroup,
-    Workflow,
-)
 from rackgate_osmo.model.rejections import (
     MAX_REJECTIONS,
     REJECTION_NOT_SHOWN,
@@ -32,6 +22,16 @@ from rackgate_osmo.model.rejections import (
     format_names,
     format_value,
     path_of,
+)
+from rackgate_osmo.model.workflow import (
+    DEFAULT_RESOURCE,
+    KAI,
+    MAX_POOL_NAME,
+    Pool,
+    Requirement,
+    Resource,
+    TaskGroup,
+    Workflow,
 )
 
 _LABEL: Final = re.compile(LABEL_KEY)

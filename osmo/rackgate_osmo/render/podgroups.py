@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rackgate_osmo.model.model import (
+from rackgate_osmo.model.names import pod_group_names
+from rackgate_osmo.model.rejections import RejectedError, Rejection, format_value, path_of
+from rackgate_osmo.model.rules import rejections_of_pool, rejections_of_workflow
+from rackgate_osmo.model.workflow import (
     POD_GROUP_ANNOTATION,
     QUEUE_LABEL,
     SUBGROUP_LABEL,
@@ -19,9 +22,6 @@ from rackgate_osmo.model.model import (
     TaskGroup,
     Workflow,
 )
-from rackgate_osmo.model.names import pod_group_names
-from rackgate_osmo.model.rejections import RejectedError, Rejection, format_value, path_of
-from rackgate_osmo.model.rules import rejections_of_pool, rejections_of_workflow
 from rackgate_osmo.render import profiles
 from rackgate_osmo.render.node import Kind, Node
 from rackgate_osmo.render.tree import shared, subgroup_tree_of

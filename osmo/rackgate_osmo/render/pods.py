@@ -8,7 +8,10 @@ from fractions import Fraction
 from typing import Any, Final
 
 from rackgate.resources.quantity import to_milli
-from rackgate_osmo.model.model import (
+from rackgate_osmo.model.names import pod_group_names
+from rackgate_osmo.model.rejections import RejectedError, Rejection
+from rackgate_osmo.model.task_resources import SIZES, tolerations_of
+from rackgate_osmo.model.workflow import (
     DEFAULT_RESOURCE,
     SCHEDULER_NAME,
     Built,
@@ -18,9 +21,6 @@ from rackgate_osmo.model.model import (
     Task,
     Workflow,
 )
-from rackgate_osmo.model.names import pod_group_names
-from rackgate_osmo.model.rejections import RejectedError, Rejection
-from rackgate_osmo.model.requests import SIZES, tolerations_of
 
 Object = dict[str, Any]
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from rackgate_osmo.model.model import KaiVersion, Pool, Profile
-from rackgate_osmo.model.requests import Requests, is_overcounted
+from rackgate_osmo.model.task_resources import Requests, is_overcounted
+from rackgate_osmo.model.workflow import KaiVersion, Pool, Profile
 from rackgate_osmo.render.node import Kind, Node
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rackgate_osmo.model.model import SUBGROUP_LABEL, Built, KaiVersion, Object
+from rackgate_osmo.model.workflow import SUBGROUP_LABEL, Built, KaiVersion, Object
 
 
 @dataclass(slots=True)

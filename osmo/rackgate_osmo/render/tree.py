@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from rackgate.resources.quantity import to_milli
 from rackgate_osmo.model import names
-from rackgate_osmo.model.model import (
+from rackgate_osmo.model.task_resources import Requests, requests_of
+from rackgate_osmo.model.workflow import (
     DEFAULT_RESOURCE,
     Pool,
     Profile,
@@ -21,7 +22,6 @@ from rackgate_osmo.model.model import (
     TaskGroup,
     Workflow,
 )
-from rackgate_osmo.model.requests import Requests, requests_of
 from rackgate_osmo.render import profiles
 from rackgate_osmo.render.node import Kind, Node
 

@@ -28,7 +28,6 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.usage import ExcessUsage
 from rackgate_assigner.cache.verification_controller import Verification
-from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs import executor as job_executor
 from rackgate_assigner.jobs.controller import JobController
 from rackgate_assigner.node_replacement.controller import NodeReplacementController
@@ -38,6 +37,7 @@ from rackgate_assigner.queues import finalizer_controller as finalizers
 from rackgate_assigner.queues.flavor_controller import FlavorController
 from rackgate_assigner.queues.metrics import queue_families, topology_families
 from rackgate_assigner.queues.status_controller import QueueStatusController
+from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.scheduler.controller import Scheduler
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.settings import AssignerSettings, BudgetSettings

@@ -9,7 +9,7 @@ import structlog
 from rackgate.api.resources import PODS, WORKLOADS, Resource
 from rackgate.kube.events import EventRecorder, EventType, Regarding
 from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload, WorkloadKey
-from rackgate_ungater.state_machine.plan import Report
+from rackgate_ungater.state_machine.ungating_plan import Report
 
 log = structlog.get_logger()
 

@@ -35,10 +35,10 @@ from rackgate_ungater.state_machine.events import (
     WorkloadGone,
 )
 from rackgate_ungater.state_machine.gated_objects import GatedWorkload, PodUid, WorkloadKey
-from rackgate_ungater.state_machine.plan import Ungate
 from rackgate_ungater.state_machine.queue import Backlog, BatchTimer, DelayQueue
 from rackgate_ungater.state_machine.records import Timeouts, Tombstones
 from rackgate_ungater.state_machine.state_machine import Proposal, StateMachine
+from rackgate_ungater.state_machine.ungating_plan import Ungate
 from rackgate_ungater.writer import Writer
 
 # Gauges that are read within so short a time are read by one scrape.

@@ -49,7 +49,7 @@ from rackgate_ungater.state_machine.gated_objects import (
     decode_workload,
 )
 from rackgate_ungater.state_machine.node_names import NodesByHostname, node_name_affinity
-from rackgate_ungater.state_machine.plan import Ungate
+from rackgate_ungater.state_machine.ungating_plan import Ungate
 
 log = structlog.get_logger()
 

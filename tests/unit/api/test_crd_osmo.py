@@ -28,7 +28,7 @@ from rackgate.api.osmo import (
     Workflow,
 )
 from rackgate_osmo import read_pool, read_workflow
-from rackgate_osmo.model import model
+from rackgate_osmo.model import workflow
 from tests.unit.api.test_crd import KEYWORDS, nodes
 
 ROOT = Path(__file__).parents[3]
@@ -79,13 +79,15 @@ def test_a_pool_is_spelled_as_users_write_it_with_their_defaults() -> None:
         *("node_selector", "tolerations", "gpu_toleration"),
     }
     assert (spec["scheduler"]["default"], spec["topology_keys"]["default"]) == ("kai", [])
-    assert spec["topology_keys"]["maxItems"] == model.MAX_KEYS
-    assert set(schema[".spec.topology_keys[]"]["properties"]) == set(model.TopologyKey.model_fields)
+    assert spec["topology_keys"]["maxItems"] == workflow.MAX_KEYS
+    assert set(schema[".spec.topology_keys[]"]["properties"]) == set(
+        workflow.TopologyKey.model_fields
+    )
 
 
 def test_the_bounds_are_those_of_the_library() -> None:
-    assert (MAX_POOL_NAME, MAX_TASKS) == (model.MAX_POOL_NAME, model.MAX_TASKS)
-    assert (MAX_GROUPS, MAX_RESOURCES) == (model.MAX_GROUPS, model.MAX_RESOURCES)
+    assert (MAX_POOL_NAME, MAX_TASKS) == (workflow.MAX_POOL_NAME, workflow.MAX_TASKS)
+    assert (MAX_GROUPS, MAX_RESOURCES) == (workflow.MAX_GROUPS, workflow.MAX_RESOURCES)
 
 
 @pytest.mark.requirement("OSM-04")

@@ -10,9 +10,9 @@ import pytest
 
 from rackgate.jobframework.generic_job import JobLike
 from rackgate.kube.client import Client
-from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs.controller import JobController
 from rackgate_assigner.jobs.executor import Stores
+from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from tests.unit.assigner_io.builders import job
 

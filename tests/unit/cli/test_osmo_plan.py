@@ -21,7 +21,7 @@ from rackgate_cli.osmo.apply.plan import (
     with_hash_annotation,
     with_missing_level,
 )
-from rackgate_osmo.model.model import POD_GROUP_ANNOTATION
+from rackgate_osmo.model.workflow import POD_GROUP_ANNOTATION
 from tests.support.apiserver_objects import merged
 
 Object = dict[str, Any]

@@ -22,8 +22,8 @@ from rackgate_osmo import (
     read_workflow,
     topology_of,
 )
-from rackgate_osmo.model.model import MAX_TASKS
 from rackgate_osmo.model.rejections import MAX_REJECTIONS
+from rackgate_osmo.model.workflow import MAX_TASKS
 
 KEYS: Final = [
     {"key": "zone", "label": "topology.kubernetes.io/zone"},

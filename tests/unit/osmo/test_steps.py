@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from rackgate_osmo import Built, build_podgroups, read_pool, read_workflow, topology_of
-from rackgate_osmo.model.model import POD_GROUP_ANNOTATION, SUBGROUP_LABEL
+from rackgate_osmo.model.workflow import POD_GROUP_ANNOTATION, SUBGROUP_LABEL
 
 TOPOLOGY: Final = "osmo-pool-p-topology"
 POOL: Final = {

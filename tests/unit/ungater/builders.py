@@ -17,8 +17,8 @@ from rackgate_ungater.state_machine.gated_objects import (
     PodUid,
     WorkloadKey,
 )
-from rackgate_ungater.state_machine.plan import PodSetAdmission, Ungate
 from rackgate_ungater.state_machine.ranks import RankSource
+from rackgate_ungater.state_machine.ungating_plan import PodSetAdmission, Ungate
 
 HOST = names.HOSTNAME_LABEL
 INDEX = names.COMPLETION_INDEX_LABEL

@@ -15,9 +15,9 @@ from rackgate_ungater.state_machine.events import (
     WorkloadSeen,
 )
 from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload, WorkloadKey
-from rackgate_ungater.state_machine.plan import Ungate
 from rackgate_ungater.state_machine.records import Timeouts
 from rackgate_ungater.state_machine.state_machine import StateMachine
+from rackgate_ungater.state_machine.ungating_plan import Ungate
 from tests.unit.ungater.builders import R1, R2, R3, PodBuilder, pod, podset, where, workload
 
 KEY = WorkloadKey("team/train")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rackgate_ungater.state_machine.gated_objects import GatedPod
-from rackgate_ungater.state_machine.plan import PodSetAdmission, plan_ungating
+from rackgate_ungater.state_machine.ungating_plan import PodSetAdmission, plan_ungating
 from tests.unit.ungater.builders import (
     HOST,
     INDEX,

@@ -11,8 +11,8 @@ from rackgate.api.names import (
 )
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_ungater.state_machine.gated_objects import ELASTIC, GatedPod, GatedPodSet
-from rackgate_ungater.state_machine.plan import PodSetAdmission, plan_ungating
 from rackgate_ungater.state_machine.ranks import RankFault, RankSource, rank_source, read_ranks
+from rackgate_ungater.state_machine.ungating_plan import PodSetAdmission, plan_ungating
 from tests.unit.ungater.builders import INDEX, R1, R2, RANKED, admission, pod, ranked, where
 
 JOB = "jobset.sigs.k8s.io/job-index"

@@ -47,7 +47,7 @@ from rackgate_cli.osmo.apply.plan import (
     with_missing_level,
 )
 from rackgate_cli.osmo.apply.preconditions import topologies_of
-from rackgate_osmo.model.model import POD_GROUP_ANNOTATION
+from rackgate_osmo.model.workflow import POD_GROUP_ANNOTATION
 
 MANAGER: Final = "rackgate-osmo"
 TRIES: Final = 8

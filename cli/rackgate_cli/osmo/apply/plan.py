@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from rackgate.api.names import OSMO_GROUP
 from rackgate.resources.quantity import QuantityError, amount
-from rackgate_osmo.model.model import POD_GROUP_ANNOTATION
+from rackgate_osmo.model.workflow import POD_GROUP_ANNOTATION
 
 Object = dict[str, Any]
 

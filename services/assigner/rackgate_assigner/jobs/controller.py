@@ -28,7 +28,6 @@ from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.assumed_writes import AssumedCreations
 from rackgate_assigner.cache.live_pods import LivePodCount
-from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs.executor import ActionExecutor, Stores
 from rackgate_assigner.jobs.patches import spec_ops
 from rackgate_assigner.jobs.plan import (
@@ -52,6 +51,7 @@ from rackgate_assigner.jobs.state import (
     workload_name_of,
 )
 from rackgate_assigner.node_replacement.recovery_timeout import RecoveryTimeout, backoff_remaining_s
+from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.workqueue import WorkQueue
 

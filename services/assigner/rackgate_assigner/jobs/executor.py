@@ -29,7 +29,6 @@ from rackgate.wire.core import Meta, PriorityClass, View
 from rackgate.wire.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
 from rackgate_assigner import metrics
 from rackgate_assigner.assumed_writes import AssumedWrites
-from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs import plan
 from rackgate_assigner.jobs.patches import (
     request_reconcile_ops,
@@ -38,6 +37,7 @@ from rackgate_assigner.jobs.patches import (
     workload_body,
 )
 from rackgate_assigner.jobs.state import FlavorMissingError, is_owned_by, resolve_priority
+from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 
 _PatchBuilder = Callable[

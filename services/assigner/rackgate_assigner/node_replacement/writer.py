@@ -19,8 +19,8 @@ from rackgate.runtime import clock
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Admission, Workload
 from rackgate_assigner import metrics
-from rackgate_assigner.events import Reporter
 from rackgate_assigner.node_replacement.unhealthy import JobPod
+from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload.conditions import ADMISSION_TYPES
 from rackgate_assigner.workload.decisions import Assignment

@@ -29,7 +29,6 @@ from rackgate.runtime import clock
 from rackgate.wire.core import Meta
 from rackgate.wire.osmo import KaiTopology, Pool
 from rackgate_assigner import metrics
-from rackgate_assigner.events import Reporter
 from rackgate_assigner.osmo_pools.plan import (
     Action,
     AdoptTopology,
@@ -42,6 +41,7 @@ from rackgate_assigner.osmo_pools.plan import (
     pool_name,
     topology_name,
 )
+from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.watches import PoolWatches
 from rackgate_assigner.workload.conditions import (
     FALSE,

@@ -15,8 +15,8 @@ from rackgate.wire.core import Node
 from rackgate.wire.kueue import ResourceFlavor
 from rackgate_assigner import metrics
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.events import Reporter
 from rackgate_assigner.explain.flavor_nodes import Survey
+from rackgate_assigner.reporter import Reporter
 
 MIN_INTERVAL_S: Final = 5.0
 # Nodes read before the loop serves others: about a millisecond.

@@ -24,7 +24,7 @@ from rackgate.runtime import clock
 from rackgate.wire.core import Meta, View
 from rackgate.wire.kueue import Admission, MergedSlice, RequeueState, Workload
 from rackgate_assigner import metrics
-from rackgate_assigner.events import Reporter
+from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload.conditions import ADMISSION_TYPES, JOB_TYPES
 from rackgate_assigner.workload.decisions import Assignment

@@ -29,7 +29,7 @@ from rackgate_assigner.jobs.patches import finalizer_ops
 from rackgate_assigner.rate_limits import MessageRateLimiter
 from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload_slices.model import NewSlice, assumed_slice, parent_of, slice_of
-from rackgate_assigner.workload_slices.plan import Plan, Progress, plan_resize, progress
+from rackgate_assigner.workload_slices.resize_plan import Plan, Progress, plan_resize, progress
 from rackgate_assigner.workload_slices.writer import SliceWriter, change_of
 from rackgate_assigner.workqueue import WorkQueue
 

@@ -10,8 +10,8 @@ from rackgate.topology.assignment import Domain
 from rackgate.wire.core import Pod
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs.state import is_owned_by
+from rackgate_assigner.reporter import Reporter
 
 
 class ResizableJobs:

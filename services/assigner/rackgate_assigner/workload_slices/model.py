@@ -26,22 +26,9 @@ class Phase(StrEnum):
     """
 
     RUNNING = "running"
-    EVICTING = "leaving"
+    EVICTING = "evicting"
     IDLE = "idle"
-    FINISHED = "over"
-
-
-@dataclass(frozen=True, slots=True)
-class RequestedCount:
-    """Pods that the job requests in one PodSet.
-
-    Attributes:
-        pods: in all, never negative.
-        slice_size: pods that are created together, and so share one slice; at least 1.
-    """
-
-    pods: int
-    slice_size: int = 1
+    FINISHED = "finished"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from rackgate_assigner.workload.status import (
 from rackgate_assigner.workload.writer import decode_workload, listed_conditions
 from rackgate_assigner.workload_slices.merge_plan import ParentUpdate
 from rackgate_assigner.workload_slices.model import NewSlice, slice_body
-from rackgate_assigner.workload_slices.plan import Progress
+from rackgate_assigner.workload_slices.resize_plan import Progress
 
 log = structlog.get_logger()
 

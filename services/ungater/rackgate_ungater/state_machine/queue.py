@@ -19,8 +19,8 @@ from typing import Final, Generic, TypeVar
 
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
 from rackgate_ungater.state_machine.gated_objects import GatedPodSet, PodUid
-from rackgate_ungater.state_machine.plan import PodSetAdmission
 from rackgate_ungater.state_machine.records import PodSetState, WorkloadState
+from rackgate_ungater.state_machine.ungating_plan import PodSetAdmission
 
 K = TypeVar("K")
 # Workloads whose last reconciliation is remembered, before those outside the window are forgotten.

@@ -15,7 +15,11 @@ from rackgate_ungater.state_machine.gated_objects import (
     PodUid,
     WorkloadKey,
 )
-from rackgate_ungater.state_machine.plan import PodSetAdmission, admits_at_least, podset_admission
+from rackgate_ungater.state_machine.ungating_plan import (
+    PodSetAdmission,
+    admits_at_least,
+    podset_admission,
+)
 
 
 @dataclass(frozen=True, slots=True)

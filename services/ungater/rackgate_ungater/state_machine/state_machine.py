@@ -34,13 +34,6 @@ from rackgate_ungater.state_machine.gated_objects import (
     PodUid,
     WorkloadKey,
 )
-from rackgate_ungater.state_machine.plan import (
-    PodSetAdmission,
-    Report,
-    Ungate,
-    admits_at_least,
-    plan_ungating,
-)
 from rackgate_ungater.state_machine.records import (
     Expectation,
     PodSetState,
@@ -48,6 +41,13 @@ from rackgate_ungater.state_machine.records import (
     Timeouts,
     Tombstones,
     WorkloadState,
+)
+from rackgate_ungater.state_machine.ungating_plan import (
+    PodSetAdmission,
+    Report,
+    Ungate,
+    admits_at_least,
+    plan_ungating,
 )
 
 # Seconds after which something that is already due is checked again.

@@ -8,7 +8,7 @@ from rackgate.jobframework.generic_job import RequestedCount
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.kueue import MergedSlice
 from rackgate_assigner.workload_slices.model import NewSlice, Phase, admitted_pods
-from rackgate_assigner.workload_slices.plan import BATCH, Plan, plan_resize
+from rackgate_assigner.workload_slices.resize_plan import BATCH, Plan, plan_resize
 from tests.unit.assigner.slices.builders import admitted, parent, part, places, waiting
 
 

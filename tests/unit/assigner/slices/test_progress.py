@@ -5,7 +5,7 @@ import pytest
 from rackgate.api.names import ResizeReason
 from rackgate.jobframework.generic_job import RequestedCount
 from rackgate_assigner.workload_slices.model import Phase
-from rackgate_assigner.workload_slices.plan import progress
+from rackgate_assigner.workload_slices.resize_plan import progress
 from tests.unit.assigner.slices.builders import admitted, parent, waiting
 
 

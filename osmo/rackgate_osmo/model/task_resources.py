@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Final, TypeAlias
 
 from rackgate.resources.quantity import amount, to_milli
-from rackgate_osmo.model.model import Pool, Resource, Toleration
+from rackgate_osmo.model.workflow import Pool, Resource, Toleration
 
 # By resource of Kubernetes, sorted; whole numbers.
 Requests: TypeAlias = tuple[tuple[str, int], ...]
