@@ -12,7 +12,7 @@ from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError, TransportError
 from rackgate.runtime import clock
-from rackgate.wire.depth import tolerant
+from rackgate.wire.lists import page_items
 from rackgate_invariants.cluster import Cluster
 from rackgate_invariants.rows.jobs import job_row, jobset_row, mark_unmanaged, raycluster_row
 from rackgate_invariants.rows.projections import Decode, node_row, pod_row
@@ -25,13 +25,6 @@ from rackgate_invariants.rows.queues import (
 from rackgate_invariants.rows.workloads import workload_row
 
 TRIES = 3
-
-
-class _Page(msgspec.Struct, frozen=True):
-    items: tuple[msgspec.Raw, ...] | None = None
-
-
-_page = tolerant(msgspec.json.Decoder(_Page).decode)
 
 
 async def read_cluster(
@@ -95,9 +88,9 @@ def unreadable_reason(source: Source, error: KubeError) -> str:
     return f"{source.resource.plural} may not be listed"
 
 
-def _items(source: Source, page: bytes) -> tuple[msgspec.Raw, ...]:
+def _items(source: Source, page: bytes) -> list[msgspec.Raw]:
     try:
-        return _page(page).items or ()
+        return page_items(page)
     except msgspec.DecodeError as error:
         path = source.resource.path()
         raise TransportError("GET", path, reason="Garbage", message=str(error)) from error

@@ -16,6 +16,7 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import core, kueue
+from rackgate.wire.lists import page_items
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.watches import BOUND, decode_pod, decode_workload, decoder
 from rackgate_cli.errors import CommandError, first_error
@@ -33,13 +34,6 @@ OPTIONAL: Final = (
     kinds.RUNTIME_CLASSES,
 )
 Decode = Callable[[bytes | msgspec.Raw], Any]
-
-
-class _Page(msgspec.Struct, frozen=True):
-    items: tuple[msgspec.Raw, ...] = ()
-
-
-_decode_page: Final = msgspec.json.Decoder(_Page).decode
 
 
 @dataclass(slots=True)
@@ -185,7 +179,7 @@ async def _pages(
         items: list[Any] = []
         try:
             async for page in client.list_pages(path, params):
-                raws = _decode_page(page).items
+                raws = page_items(page)
                 items += [decode(raw) for raw in raws]
                 if progress is not None:
                     progress.add(path.rpartition("/")[2], len(raws))

@@ -19,23 +19,13 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError, TransportError
 from rackgate.runtime import clock
 from rackgate.runtime.tasks import spawn
+from rackgate.wire.lists import decode_page
 from rackgate_cli.errors import CommandError, first_error
 from rackgate_invariants.reading import SOURCES, Source, is_absent, unreadable_reason
 
 PROBE_S = 2.0
 # Longer than a slow answer takes, and short enough for a user who interrupts.
 ANSWER_S = 10.0
-
-
-class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
-
-
-class _List(msgspec.Struct, frozen=True):
-    metadata: _ListMeta = _ListMeta()
-
-
-_list = msgspec.json.Decoder(_List).decode
 
 
 async def namespace_is_known(client: Client, namespace: str) -> bool:
@@ -92,7 +82,7 @@ async def _denied_reason(client: Client, source: Source, namespace: str | None) 
     """Why a collection cannot be listed or watched; "" if it can, or is not served."""
     path = source.path(namespace)
     try:
-        answer = _list(await client.get(path, {**source.params, "limit": "1"}))
+        answer = decode_page(await client.get(path, {**source.params, "limit": "1"}))
     except (ForbiddenError, NotFoundError) as error:
         return "" if await is_absent(client, source, error) else unreadable_reason(source, error)
     except msgspec.DecodeError as error:

@@ -16,6 +16,7 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError
 from rackgate.resources.quantity import QuantityError, amount
 from rackgate.wire import core
+from rackgate.wire.lists import page_items
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.watches import BOUND
 from rackgate_assigner.workload.info import node_info, pod_info
@@ -86,13 +87,6 @@ async def _nodes_of_cluster(target: ClusterTarget) -> Nodes:
     return _nodes([node_info(node) for node in nodes], pods, "the cluster", ())
 
 
-class _Page(msgspec.Struct, frozen=True):
-    items: tuple[msgspec.Raw, ...] = ()
-
-
-_decode_page: Final = msgspec.json.Decoder(_Page).decode
-
-
 async def _listed(
     client: Client,
     kind: kinds.Resource,
@@ -104,7 +98,7 @@ async def _listed(
     found: list[Any] = []
     try:
         async for page in client.list_pages(kind.path(), params):
-            items = _decode_page(page).items
+            items = page_items(page)
             progress.add(kind.plural, len(items))
             found += map(decode, items)
     except ForbiddenError as error:

@@ -24,6 +24,7 @@ from rackgate.kube.errors import KubeError
 from rackgate.kube.informer import Informer
 from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.tasks import spawn
+from rackgate.wire.lists import decode_page
 from rackgate_ungater.state_machine.child_jobs import CHILD_JOB_SELECTOR, decode_job
 from rackgate_ungater.state_machine.events import (
     Event,
@@ -37,7 +38,6 @@ from rackgate_ungater.state_machine.gated_objects import (
     GatedPod,
     GatedWorkload,
     PodUid,
-    decode_page,
     decode_pod,
     decode_workload,
 )

@@ -21,11 +21,11 @@ from rackgate.api.resources import PODS
 from rackgate.installation.uninstall import Failures, run_concurrently
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.wire.lists import page_items
 from rackgate_ungater.state_machine.gated_objects import (
     ELASTIC,
     TOPOLOGY,
     GatedPod,
-    decode_page,
     decode_pod,
 )
 from rackgate_ungater.writer import patch_body, patch_tail
@@ -109,7 +109,7 @@ async def gated_pods(client: Client) -> list[str]:
 async def _gated(client: Client) -> list[GatedPod]:
     found = []
     async for page in client.list_pages(PODS.path(), _POD_SELECTOR):
-        for raw in decode_page(page).items or ():
+        for raw in page_items(page):
             try:
                 pod = decode_pod(raw)
             except msgspec.MsgspecError as error:

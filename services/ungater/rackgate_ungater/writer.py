@@ -28,6 +28,7 @@ from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff, sleep_until
 from rackgate.runtime.tasks import spawn
 from rackgate.topology.assignment import Domain
+from rackgate.wire.lists import page_items
 from rackgate_ungater import metrics
 from rackgate_ungater.state_machine.events import (
     Event,
@@ -44,7 +45,6 @@ from rackgate_ungater.state_machine.gated_objects import (
     TOPOLOGY,
     GatedPod,
     GatedWorkload,
-    decode_page,
     decode_pod,
     decode_workload,
 )
@@ -314,8 +314,7 @@ class Writer:
         workloads: list[GatedWorkload] = []
         try:
             async for body in self._client.list_pages(path, params, deadline=deadline):
-                page = decode_page(body)
-                workloads += [decode_workload(raw, elastic=True) for raw in page.items or ()]
+                workloads += [decode_workload(raw, elastic=True) for raw in page_items(body)]
         except NotSentError:
             return None
         except (KubeError, msgspec.MsgspecError) as error:

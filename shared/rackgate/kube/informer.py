@@ -56,9 +56,10 @@ from rackgate.kube.errors import (
     error_for,
     parse_status,
 )
-from rackgate.kube.stream import decode_page, is_earlier, is_version_leap, read_event, read_meta
+from rackgate.kube.stream import is_earlier, is_version_leap, read_event, read_meta
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.backoff import Backoff
+from rackgate.wire.lists import decode_page
 
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ import msgspec
 
 from rackgate.wire.core import Meta, MetadataOnly
 from rackgate.wire.depth import tolerant
+from rackgate.wire.lists import ListMeta, decode_page
 
 MAX_LINE_BYTES: Final = 4 * 2**20
 
@@ -110,23 +111,6 @@ def read_meta(raw: bytes | msgspec.Raw) -> Meta | None:
         return _decode_metadata(raw).metadata
     except ValueError:
         return None
-
-
-class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """Version of a list, and the token for its next page: "" after the last one."""
-
-    resource_version: str = ""
-    continue_token: str = msgspec.field(default="", name="continue")
-
-
-class Page(msgspec.Struct, frozen=True):
-    """A page of a list. Its items refer to the page's bytes and keep them in memory."""
-
-    metadata: ListMeta = ListMeta()
-    items: list[msgspec.Raw] | None = None
-
-
-decode_page = tolerant(msgspec.json.Decoder(Page).decode)
 
 
 def page_meta(body: bytes) -> ListMeta:

@@ -22,6 +22,7 @@ from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import core
 from rackgate.wire.kueue import Workload
+from rackgate.wire.lists import page_items
 from rackgate_assigner import metrics
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.node_replacement.unhealthy import (
@@ -58,11 +59,7 @@ class _Pod(core.View, frozen=True):
     status: core.PodStatus = core.PodStatus()
 
 
-class _Page(msgspec.Struct):
-    items: list[_Pod] = []
-
-
-_decode_page = msgspec.json.Decoder(_Page).decode
+_decode_pod = msgspec.json.Decoder(_Pod).decode
 
 
 class NodeReplacementController:
@@ -276,9 +273,8 @@ class NodeReplacementController:
         params = {"labelSelector": selector}
         pods: list[JobPod] = []
         async for page in self._client.list_pages(PODS.path(info.namespace), params):
-            pods += [
-                _job_pod(pod) for pod in _decode_page(page).items if _belongs_to(pod.metadata, info)
-            ]
+            found = map(_decode_pod, page_items(page))
+            pods += [_job_pod(pod) for pod in found if _belongs_to(pod.metadata, info)]
         return pods
 
 

@@ -31,6 +31,7 @@ from rackgate.kube.errors import ConflictError, KubeError, NotFoundError
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta, View
 from rackgate.wire.kueue import ResourceFlavor, Workload
+from rackgate.wire.lists import page_items
 from rackgate_assigner.jobs.state import (
     Priority,
     is_eligible,
@@ -63,15 +64,10 @@ _SHOWN: Final = 50
 log = structlog.get_logger()
 
 
-class _Page(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
-
-
 class _MetadataOnly(View, frozen=True):
     metadata: Meta = Meta()
 
 
-_decode_page = msgspec.json.Decoder(_Page).decode
 _decode_metadata = msgspec.json.Decoder(_MetadataOnly).decode
 
 
@@ -237,7 +233,7 @@ async def _list(
     found: list[T] = []
     try:
         async for page in client.list_pages(resource.path(), params):
-            for raw in _decode_page(page).items or ():
+            for raw in page_items(page):
                 try:
                     found.append(decode(raw))
                 except msgspec.MsgspecError as error:

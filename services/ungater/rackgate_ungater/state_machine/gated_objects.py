@@ -407,17 +407,3 @@ def _parse_offset(value: str | None) -> int | None:
 def _version_number(resource_version: str) -> int:
     """Resource versions of one kind grow; a server that counts otherwise gets 0: always new."""
     return int(resource_version) if resource_version.isdigit() else 0
-
-
-class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
-
-
-class Page(msgspec.Struct):
-    """One page of a list; its objects are decoded one at a time."""
-
-    metadata: _ListMeta = _ListMeta()
-    items: list[msgspec.Raw] | None = None
-
-
-decode_page = tolerant(msgspec.json.Decoder(Page).decode)

@@ -22,6 +22,7 @@ import structlog
 from rackgate.api.resources import OSMO_POOLS, OSMO_WORKFLOWS
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.wire.lists import page_items
 from rackgate_webhook.admission.objects import name_errors
 from rackgate_webhook.admission.osmo import (
     POOL,
@@ -48,19 +49,12 @@ WORKFLOW_THREADS: Final = 1
 log = structlog.get_logger()
 
 
-class _Page(msgspec.Struct):
-    items: list[msgspec.Raw]
-
-
-_decode_page: Final = msgspec.json.Decoder(_Page).decode
-
-
 def used_keys(page: bytes, keys: set[str]) -> Iterator[tuple[str, set[str]]]:
     """Each Workflow of a page, as `namespace/name`, with those of `keys` that it names.
 
     They are decoded one at a time: a whole page takes ten times its size.
     """
-    for raw in _decode_page(page).items:
+    for raw in page_items(page):
         item = msgspec.json.decode(raw)
         meta = item["metadata"]
         yield f"{meta['namespace']}/{meta['name']}", keys & topology_keys_of(item)
