@@ -113,7 +113,7 @@ class Day(Elsewhere):
 
     def begin(self) -> None:
         """Install as documented, and start the services."""
-        assert "nothing stands in the way" in self.shell(
+        assert "nothing prevents an installation" in self.shell(
             commands("install", "## Check the cluster")
         )
         line, _, _ = commands("install", "manager `rackgate`:").splitlines()

@@ -133,7 +133,7 @@ async def test_while_the_store_is_in_doubt_no_pod_is_released(
     world.pods(1)
     await replica.knows(2)
     with pytest.raises(AssertionError):
-        await world.released(2, within_s=0.3)
+        await world.released(2, within_s=2)
     assert len(world.asked("PATCH")) == written
     answer.set()
     await world.released(2)

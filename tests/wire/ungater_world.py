@@ -156,6 +156,8 @@ class Replica:
     def __init__(self, server: FakeApiServer, **settings: Any) -> None:
         self.client: Client = server.client()
         qps = settings.pop("qps", 0)
+        # A resync would do late what an event should have done, and the test would pass.
+        settings.setdefault("resync_period", 3600)
         self.settings = UngaterConfiguration(
             batch_window=settings.pop("batch_window", WINDOW_S),
             ungating=UngatingSettings(qps=qps, concurrency=settings.pop("concurrency", 16)),
