@@ -8,6 +8,7 @@ BIN := .venv/bin
 STEP := scripts/step
 PYTEST := $(BIN)/python -m pytest
 FAST := tests/unit tests/property tests/conformance tests/wire
+PROSE := shared services cli osmo invariants deploy docs changelog.d README.md CONTRIBUTING.md CHANGELOG.md
 # These need no control plane and share nothing: one process for each core.
 SPREAD := -n auto --maxprocesses 8 --dist worksteal
 # Two processes, each with a control plane of its own, one file after another in each; what only
@@ -42,6 +43,7 @@ demo: setup ## run the main job live on a real control plane
 lint: setup ## check format, lint, types, import contracts and generated files
 	@$(STEP) "format" $(BIN)/ruff format --check -q .
 	@$(STEP) "lint" $(BIN)/ruff check -q .
+	@$(STEP) "words" $(BIN)/codespell -D - -D docs/banned-words.txt $(PROSE)
 	@$(STEP) "types" $(BIN)/mypy
 	@$(STEP) "import contracts" $(BIN)/lint-imports --no-logo
 	@$(STEP) "generated pages of docs/reference are fresh" $(BIN)/python -m tests.support.reference --check
