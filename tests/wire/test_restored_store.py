@@ -123,7 +123,8 @@ async def test_while_the_store_is_in_doubt_no_pod_is_released(
         await answer.wait()
         return await handle()  # type: ignore[no-any-return]  # as the fake server made it
 
-    asked = Fault(when_told, method="GET", path="/workloads", watch=False, times=99)
+    # The list alone: a live read of the Workload would hold the pod back as well.
+    asked = Fault(when_told, method="GET", path=WORKLOADS.path(), watch=False, times=99)
     world.server.faults.append(asked)
     for stream in list(world.server.streams):
         if stream.target.full_name == WORKLOADS.full_name:
