@@ -206,7 +206,7 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
     ),
 }
 _RECORDS: Final = re.compile(
-    r"(report|tell|told|warn|record|event|workload|job|pod|pool|configuration)", re.IGNORECASE
+    r"(report|tell|warn|record|event|workload|job|pod|pool|configuration)", re.IGNORECASE
 )
 _REASON: Final = re.compile(
     r"[A-Z][a-z]+(?:[A-Z][a-z]+)+|Admitted|Started|Stopped|Preempted|Resized"
