@@ -12,7 +12,7 @@ from tests.support.reference import page, table
 PURPOSE: Final = (
     "This page lists the conditions that Rackgate writes and the reasons that they carry."
 )
-# Enums of names that are no conditions.
+# Enums of names that are not conditions.
 OTHERS: Final = frozenset({"FieldManager"})
 CONDITIONS: Final[Mapping[str, tuple[str, str]]] = {
     "QuotaReserved": (
@@ -38,7 +38,7 @@ CONDITIONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "Requeued": (
         "The Workload is in its queue again after an eviction.",
-        "The Workload waits: for the end of its backoff, or until somebody acts.",
+        "The Workload is not queued again yet: its backoff is not over, or somebody must act.",
     ),
     "Finished": (
         "The job has ended, or could not be started."
@@ -50,8 +50,8 @@ CONDITIONS: Final[Mapping[str, tuple[str, str]]] = {
         "",
     ),
     "ResizeRequested": (
-        "An elastic job asks for another number of pods than it was granted.",
-        "All pods that the job asks for are granted (`Resized`).",
+        "An elastic job requests another number of pods than it was admitted with.",
+        "All requested pods are admitted (`Resized`).",
     ),
 }
 REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
@@ -68,10 +68,9 @@ REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
             "Misconfigured": "The job or its queue must change: for example, the queue does not exist or is"
             " inactive, or the API server would reject the pods. The message names the field or the object.",
             "Suspended": "The Workload, its LocalQueue or its ClusterQueue is stopped.",
-            "WaitingForPreemptedWorkloads": "The Workload waits until the Workloads that it preempts have"
-            " stopped.",
-            "PendingEvaluation": "The Workload waits for its next evaluation, or for the end of its backoff.",
-            "OnHold": "A workload slice waits for its parent, or its feature gate is off.",
+            "WaitingForPreemptedWorkloads": "The Workloads that this one preempts have not stopped yet.",
+            "PendingEvaluation": "The Workload was not evaluated yet, or its backoff is not over.",
+            "OnHold": "A workload slice cannot be evaluated before its parent, or its feature gate is off.",
             "InternalError": "The assigner failed to decide about this Workload. Its log line"
             " `decision_failed` has the details.",
             "NoReservation": "Reason of `Admitted` only: the Workload has no quota.",
@@ -89,8 +88,8 @@ REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
             "DeactivatedDueToInvalidTopology": "No flavor of the queue can ever satisfy the topology"
             " request. The Workload is deactivated.",
             "JobSuspended": "Somebody suspended the job.",
-            "JobChanged": "The job is not the one that was admitted any more.",
-            "PodsBeyondAdmission": "The job has more pods than it was granted.",
+            "JobChanged": "The job no longer matches its admission.",
+            "PodsBeyondAdmission": "The job has more pods than were admitted.",
             "PodsReadyTimeout": "Lost pods were not ready again within `waitForPodsReady.recoveryTimeout`.",
         },
     ),
@@ -125,10 +124,10 @@ REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
         "The condition `ResizeRequested` of an elastic job carries one of these reasons. It is False with"
         " `Resized`, and True with the others.",
         {
-            "ScalingUp": "The job asks for more pods. Workload slices are made for them.",
+            "ScalingUp": "The job requests more pods. Workload slices are created for them.",
             "WaitingForSlices": "At least one slice is pending. The message says why.",
-            "ScalingDown": "The job asks for fewer pods. Quota of the others is released.",
-            "Resized": "The job has the size that it asks for, or it is stopped.",
+            "ScalingDown": "The job requests fewer pods. The quota of the other pods is released.",
+            "Resized": "The job has the size that it requests, or it is stopped.",
         },
     ),
     "QueueReason": (
@@ -165,14 +164,14 @@ REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
         },
     ),
 }
-# Written beside those of the enums, in one place each.
+# A reason that is not in the enums.
 MORE: Final = """\
 A ClusterQueue also has the reason `AdmissionCheckInactive` when it names an existing AdmissionCheck:
 Rackgate does not run AdmissionChecks."""
 PODS: Final = (
     "Pods",
-    "A pod that waits for an unhealthy node gets the phase Failed, so that its job makes another pod. It carries this"
-    " condition.",
+    "A pod that can only run on an unhealthy node gets the phase Failed, so that its job creates another pod. The pod"
+    " has this condition.",
     (names.TERMINATED_CONDITION, "True", names.TERMINATED_REASON),
 )
 
@@ -190,15 +189,15 @@ def enums() -> dict[str, type[StrEnum]]:
 
 
 def gaps() -> list[str]:
-    """What the tables of this module lack, and what they have too much."""
+    """Members of the enums without a description, and descriptions without a member."""
     found = enums()
     wanted = {name: {str(member) for member in found[name]} for name in found}
-    told: dict[str, set[str]] = {name: set(entry[2]) for name, entry in REASONS.items()}
-    told["WorkloadCondition"] = set(CONDITIONS)
-    problems = [f"{name} is not described" for name in wanted if name not in told]
-    problems += [f"{name} does not exist" for name in told if name not in wanted]
-    for name in wanted.keys() & told.keys():
-        problems += [f"{name}.{value}" for value in sorted(wanted[name] ^ told[name])]
+    described: dict[str, set[str]] = {name: set(entry[2]) for name, entry in REASONS.items()}
+    described["WorkloadCondition"] = set(CONDITIONS)
+    problems = [f"{name} is not described" for name in wanted if name not in described]
+    problems += [f"{name} does not exist" for name in described if name not in wanted]
+    for name in wanted.keys() & described.keys():
+        problems += [f"{name}.{value}" for value in sorted(wanted[name] ^ described[name])]
     return problems
 
 

@@ -85,7 +85,7 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             KINDS,
             "Warning",
             "The WorkloadPriorityClass or PriorityClass of the job does not exist. The Workload is created"
-            " when it does.",
+            " when the class exists.",
         ),
         (
             "OwnerNotFound",
@@ -97,14 +97,14 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "ResizeNotSupported",
             KINDS,
             "Warning",
-            "The running job asks for more pods than it was granted. The surplus stays gated.",
+            "The running job requests more pods than were admitted. The surplus stays gated.",
         ),
         (
             "OperatorReminded",
             KINDS,
             "Normal",
             "Not all pods are ready some time after a change of the job. Rackgate changed an annotation of the"
-            " job, so that its operator looks at it again.",
+            " job, so that its operator reconciles it again.",
         ),
     ),
     "Elastic jobs": (
@@ -112,9 +112,9 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "ResizeRequested",
             RESIZED,
             "Normal, Warning",
-            "The job asks for another number of pods. A Warning says that slices are pending.",
+            "The job requests another number of pods. A Warning says that slices are pending.",
         ),
-        ("Resized", RESIZED, "Normal", "All pods that the job asks for are granted."),
+        ("Resized", RESIZED, "Normal", "All requested pods are admitted."),
     ),
     "Nodes": (
         (
@@ -133,7 +133,7 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "PodTerminatedByKueue",
             "Pod",
             "Normal",
-            "The pod waited for an unhealthy node. Its phase was set to Failed.",
+            "The pod could only run on an unhealthy node. Its phase was set to Failed.",
         ),
         (
             "NodesWithoutLevels",
@@ -153,7 +153,7 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "AssignmentUnreadable",
             "Workload",
             "Warning",
-            "The topology assignment, or a part of it, cannot be read. Pods without a place stay gated.",
+            "The topology assignment, or a part of it, cannot be read. Pods without a domain stay gated.",
         ),
         (
             "RankOrderIgnored",
@@ -171,7 +171,7 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "SurplusPods",
             "Workload",
             "Warning",
-            "The PodSet has more pods than it was granted. The surplus stays gated.",
+            "The PodSet has more pods than were admitted. The surplus stays gated.",
         ),
         (
             "WorkloadMissing",
@@ -206,12 +206,12 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
     ),
 }
 _RECORDS: Final = re.compile(
-    r"(report|tell|told|warn|record|event|workload|job|pod|pool|configuration)", re.IGNORECASE
+    r"(report|tell|warn|record|event|workload|job|pod|pool|configuration)", re.IGNORECASE
 )
 _REASON: Final = re.compile(
     r"[A-Z][a-z]+(?:[A-Z][a-z]+)+|Admitted|Started|Stopped|Preempted|Resized"
 )
-# Words of that form in such calls that are no reasons of Events.
+# Words of that form in such calls that are not reasons of Events.
 _OTHERS: Final = frozenset({"Background", "QuotaReserved"})
 
 
@@ -234,7 +234,7 @@ def _reasons(module: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Call) and _RECORDS.search(ast.unparse(node.func)):
             for argument in node.args:
                 yield from _texts(argument)
-        # What is told in one pass over all flavors is collected by flavor and reason first.
+        # Events about flavors are collected by flavor and reason before they are recorded.
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
             for part in node.slice.elts:
                 yield from _texts(part)
@@ -253,12 +253,12 @@ def _texts(node: ast.expr) -> Iterator[str]:
 
 
 def gaps() -> list[str]:
-    """Reasons that the table lacks, and those that the sources no longer have."""
-    told = {re.sub(r"\{[^}]*\}", "{}", reason) for reason in documented()}
+    """Reasons that the table lacks, and reasons that the sources no longer use."""
+    listed = {re.sub(r"\{[^}]*\}", "{}", reason) for reason in documented()}
     # These come from enums: the table of conditions covers their values.
     enums = {"{}", "ResizeRequested", "Resized", str(names.FinishedReason.FAILED_TO_START)}
     found = recorded()
-    return sorted((found - told) | (told - found - enums))
+    return sorted((found - listed) | (listed - found - enums))
 
 
 def text() -> str:

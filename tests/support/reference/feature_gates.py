@@ -28,7 +28,7 @@ A service does not start with an unknown gate. Give a gate the same value in eve
 [scenario](scenario-format.md).
 
 Gates with the prefix `Rackgate` exist in Rackgate only. [ADR 13](../design/adr/0013-gates-of-ours.md) gives the
-reasons and figures for those that change placement. The stages are alpha, beta and GA, as in Kubernetes."""
+reasons and figures for those that change placement. The stages are alpha and beta, as in Kubernetes."""
 
 
 def services_of(attribute: str) -> list[str]:

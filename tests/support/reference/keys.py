@@ -45,7 +45,7 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
             (
                 "kueue.x-k8s.io/podset-unconstrained-topology",
                 "pod template",
-                '`"true"`. Pods run in any domains that have room for them.',
+                '`"true"`. Pods run in any domains with free capacity.',
             ),
             (
                 "kueue.x-k8s.io/podset-slice-required-topology",
@@ -104,12 +104,12 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
             (
                 "kueue.x-k8s.io/topology",
                 "pod template, pod (scheduling gate)",
-                "Holds the pod until it has a domain.",
+                "Keeps the pod from being scheduled until it has a domain.",
             ),
             (
                 "kueue.x-k8s.io/elastic-job",
                 "pod template, pod (scheduling gate)",
-                "Holds the pod of an elastic job until it is granted.",
+                "Keeps a pod of an elastic job from being scheduled until it is admitted.",
             ),
             ("kueue.x-k8s.io/job-uid", "Workload (label)", "The UID of the job of the Workload."),
             (
@@ -120,7 +120,7 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
             (
                 "rackgate.dev/reminded-at-generation",
                 "RayCluster (annotation)",
-                "The generation at which Rackgate changed the object, so that its operator looks at it again.",
+                "The generation at which Rackgate changed the object, so that its operator reconciles it again.",
             ),
             (
                 "osmo.rackgate.dev/pool",
@@ -156,7 +156,7 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
                 "ray.io/node-type",
                 "Pod",
                 "The role of the pod. The cleanup pod of a RayCluster has the value `redis-cleanup`"
-                " and is never held.",
+                " and is never gated.",
             ),
             ("ray.io/group", "Pod", "The worker group."),
             (
@@ -168,7 +168,7 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
         ),
     ),
 }
-# Values of that form that are no keys of objects.
+# Values of that form that are not keys of objects.
 _OTHERS: Final = frozenset(
     {names.API_VERSION, names.MULTIKUEUE_CONTROLLER, names.PROVISIONING_CONTROLLER}
 )
@@ -178,9 +178,9 @@ MORE: Final = """\
 
 | Key | Object | Meaning |
 |---|---|---|
-| `batch.kubernetes.io/controller-uid` | Pod (label) | The Job of the pod, also when the pod has no controller any more |
+| `batch.kubernetes.io/controller-uid` | Pod (label) | The Job of the pod, even if the pod no longer has a controller |
 | `rackgate.dev/managed-jobs` | Namespace (label) | Jobs of the namespace are managed, with the component `deploy/namespaces` |
-| `osmo.rackgate.dev/applied` | Pod (annotation) | A digest of what `rackgate osmo apply` asked for |
+| `osmo.rackgate.dev/applied` | Pod (annotation) | A digest of the pod that `rackgate osmo apply` requested |
 | `rackgate.dev/run-seconds` | Pod (annotation) | In a playground: the simulated pod succeeds after this time |
 | `rackgate.dev/fail-after-seconds` | Pod (annotation) | In a playground: the simulated pod fails after this time |
 | `rackgate.dev/terminate-seconds` | Pod (annotation) | In a playground: the simulated pod takes this time to stop |
@@ -196,8 +196,8 @@ def gaps() -> list[str]:
         for name, value in vars(names).items()
         if name.isupper() and isinstance(value, str) and _KEY.fullmatch(value)
     } - _OTHERS
-    told = {row[0] for _, rows in SECTIONS.values() for row in rows}
-    return sorted(found ^ told)
+    listed = {row[0] for _, rows in SECTIONS.values() for row in rows}
+    return sorted(found ^ listed)
 
 
 def text() -> str:
