@@ -144,8 +144,8 @@ class Features:
         "RackgateFewestDomains",
         "Choose several domains exactly: fewest domains, then fewest unused ones, then best fit.",
         "Fewer domains take precedence over fewer unused ones: on 5,120 hosts 5 to 8 % of the "
-        "racks "
-        "stayed completely free, compared with 6 to 9 % without the gate. A placement takes 3 to 5 "
+        "racks stayed "
+        "completely free, compared with 6 to 9 % without the gate. A placement takes 3 to 5 "
         "times as long; docs/design/adr/0013-gates-of-ours.md.",
         placement=True,
     )

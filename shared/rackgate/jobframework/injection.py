@@ -114,8 +114,7 @@ class StartConflict:
         """The message of the FailedToStart condition."""
         return (
             f"{self.path}[{self.key}]: the job requests {shown(self.have)}, the nodes of the "
-            "assigned"
-            f" flavor have {shown(self.want)}; remove the key or use another queue"
+            f"assigned flavor have {shown(self.want)}; remove the key or use another queue"
         )
 
 

@@ -128,8 +128,7 @@ def levels_differ(
             name = parent.name if parent is not None else ""
             text = (
                 f"the topology of flavor {flavor} is not the one of the assignment of its parent "
-                "Workload "
-                f"{name}: the job can scale up again after it was requeued"
+                f"Workload {name}: the job can scale up again after it was requeued"
             )
             return Inadmissible(PendingReason.MISCONFIGURED, text)
     return None

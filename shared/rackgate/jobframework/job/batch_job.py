@@ -81,7 +81,7 @@ class BatchJob(GenericJob[Job]):
     templates_path: ClassVar[str] = TEMPLATE_PATH
     controls_jobs: ClassVar[bool] = False
     elastic_path: ClassVar[str] = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
-    elastic_advice: ClassVar[str] = "ignored on other Jobs: requires completionMode Indexed"
+    elastic_advice: ClassVar[str] = "it requires completionMode: Indexed"
 
     def manifest(self, job: Job) -> Manifest:
         """Its template, and the fields that determine how many pods run at once."""
