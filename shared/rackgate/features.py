@@ -71,7 +71,8 @@ class Features:
 
     topology_aware_scheduling: bool = _beta(
         "TopologyAwareScheduling",
-        "Place pods by topology. Off: topologies of flavors are ignored, topology requests pend.",
+        "Place pods by topology. Off: topologies of flavors are ignored, topology requests stay "
+        "pending.",
     )
     failed_node_replacement: bool = _beta(
         "TASFailedNodeReplacement",
@@ -79,7 +80,8 @@ class Features:
     )
     failed_node_replacement_fail_fast: bool = _beta(
         "TASFailedNodeReplacementFailFast",
-        "Evict a Workload whose unhealthy node has no replacement. Off: it keeps running, retried.",
+        "Evict a Workload whose unhealthy node has no replacement. Off: it keeps running, with "
+        "retries.",
     )
     deactivate_invalid_topology: bool = _beta(
         "DeactivateInvalidTopology",
@@ -126,7 +128,8 @@ class Features:
     )
     hold_quota_for_terminating_pods: bool = _beta(
         "RackgateHoldQuotaForTerminatingPods",
-        "Hold quota until the pods of a stopped job are gone. Off: until it is inactive, as Kueue.",
+        "Charge quota until the pods of a stopped job are gone. Off: until it is inactive, as "
+        "Kueue.",
     )
     strict_fifo_skips_impossible: bool = _beta(
         "RackgateStrictFIFOSkipsImpossible",
@@ -140,9 +143,10 @@ class Features:
     fewest_domains: bool = _alpha(
         "RackgateFewestDomains",
         "Choose several domains exactly: fewest domains, then fewest unused ones, then best fit.",
-        "Few domains come before unused ones: on 5,120 hosts 5 to 8 % of the racks stayed free "
-        "as a whole, where 6 to 9 % do without the gate, and a placement takes 3 to 5 times as "
-        "long; docs/design/adr/0013-gates-of-ours.md.",
+        "Fewer domains take precedence over fewer unused ones: on 5,120 hosts 5 to 8 % of the "
+        "racks stayed "
+        "completely free, compared with 6 to 9 % without the gate. A placement takes 3 to 5 "
+        "times as long; docs/design/adr/0013-gates-of-ours.md.",
         placement=True,
     )
     best_fit_below_slices: bool = _alpha(

@@ -171,7 +171,7 @@ BIG = ["x" * 40, "y" * 40]
 REFUSED: list[tuple[Any, str]] = [
     ({}, "levels: nothing: must be a list"),
     ({"levels": "x", "slices": []}, 'levels: "x": must be a list'),
-    ({"levels": [], "slices": []}, "levels: 0 levels: 1 to 16 are possible"),
+    ({"levels": [], "slices": []}, "levels: 0 levels: must be 1 to 16"),
     ({"levels": ["x", 5], "slices": []}, "levels[1]: 5: must be a string"),
     ({"levels": ["x"] * 17}, "levels: 17 levels"),
     ({"levels": ["x", "x"]}, 'levels[1]: "x" appears twice'),
@@ -231,7 +231,7 @@ REFUSED: list[tuple[Any, str]] = [
     (sliced(part(ROOTS, {"individual": [1]})), "slices[0].podCounts.individual: 1 entries for"),
     (sliced(part(ROOTS, {"individual": [1, -1]})), "slices[0].podCounts.individual[1]: -1: "),
     (sliced(part(ROOTS, {"individual": [1, True]})), "slices[0].podCounts.individual[1]: true: "),
-    (sliced(part(ROOTS, {"universal": 2**30})), "slices: 2147483648 pods in all: "),
+    (sliced(part(ROOTS, {"universal": 2**30})), "slices: 2147483648 pods in total: "),
     (
         sliced(part([{"universal": "a"}], ONE)),
         "slices[0].valuesPerLevel: one domain, universal at every level, 2 times",

@@ -92,7 +92,7 @@ async def test_a_kind_that_may_not_be_read_keeps_the_replica_from_ready(world: K
     world.faults.append(fault)
     client = world.client()
     watch = Watches(client).kinds[CLUSTERS.kind]
-    assert watch.missing() == [f"{CLUSTERS.full_name}: not asked for yet"]
+    assert watch.missing() == [f"{CLUSTERS.full_name}: not checked yet"]
     following = asyncio.create_task(watch.run())
     try:
         await eventually(lambda: told in " ".join(watch.missing()))

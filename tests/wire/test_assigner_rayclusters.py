@@ -264,7 +264,7 @@ async def test_an_operator_that_lost_its_pods_is_asked_again(
         assert event["regarding"]["kind"] == "RayCluster"
         assert event["note"] == (
             "not all pods are ready 1 s after the spec of the RayCluster last changed: "
-            "asked its operator (ray.io/kuberay-operator) to look again"
+            "requested a reconcile by its operator (ray.io/kuberay-operator)"
         )
 
 

@@ -189,7 +189,7 @@ async def test_outside_of_a_pod_empty_settings_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ConfigError, match="this is no Pod"):
+    with pytest.raises(ConfigError, match="does not run in a Pod"):
         await connect(ConnectionSettings(), user_agent="x")
 
 

@@ -8,9 +8,9 @@ import sys
 
 FENCE = """
 import signal, sys, time
-from rackgate.kube.lease.fence import DeadManTimer
+from rackgate.kube.lease.fence import KernelTimer
 from rackgate.runtime.clock import monotonic
-fence = DeadManTimer()
+fence = KernelTimer()
 fence.arm("a", monotonic() + 60)
 fence.arm("b", monotonic() + 50)
 fence.disarm("b")

@@ -21,8 +21,8 @@ from rackgate_assigner.uninstall.controller import log_report, uninstall_all
 
 LEASE = "rackgate-assigner"
 DESCRIPTION = (
-    "Queues governed jobs: turns each into a Workload, admits Workloads by quota and topology, "
-    "starts and stops the jobs. One replica acts, the others stand by with warm caches."
+    "Queues managed jobs: creates a Workload for each job, admits Workloads by quota and topology, "
+    "starts and stops the jobs. One replica acts, the others are standbys with warm caches."
 )
 
 
@@ -36,7 +36,7 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
     try:
         assigner = Assigner(settings, client)
         lease = LeaseHolder(
-            # A budget of its own: no other traffic may delay a renewal.
+            # A separate budget: other requests must not delay a renewal.
             client.budget(0, 0),
             settings.leader_election.namespace,
             LEASE,
@@ -61,7 +61,7 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
             ]
             leading = spawn(group, _lead(assigner, lease, installation, uninstall), "lead")
             await first_of(stop, uninstall.begun)
-            # The Lease goes first, while the watches still show what was written.
+            # The Lease is released first, while the watches still show what was written.
             leading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await leading

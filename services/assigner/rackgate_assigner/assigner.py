@@ -1,7 +1,7 @@
-"""The assigner: watches keep the cache up to date, the holder of the Lease acts on it.
+"""The assigner: watches keep the cache up to date, and the holder of the Lease acts on it.
 
-Every replica follows the cluster, so that a standby takes over with warm caches. Listeners only
-update the cache and enqueue keys; they are cheap, and the same on a standby.
+Every replica watches the cluster, so a standby takes over with warm caches. Listeners only
+update the cache and enqueue keys. They are cheap, and the same on a standby.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Assigner:
 
     Attributes:
         cache: the state of the cluster.
-        watches: what is followed.
+        watches: all watches.
         acting: whether this replica holds the Lease and writes.
     """
 
@@ -73,7 +73,7 @@ class Assigner:
         self.watches = Watches(client, osmo=features.osmo_pools)
         self.recorder = EventRecorder(client, "assigner", instance=settings.identity)
         self._report = Reporter(self.recorder)
-        # Nothing is written by what was seen of a store that may be another one now.
+        # Do not write while the API server may have another store than the one that was read.
         client = client.with_write_gate(self.watches.wait_confirmed)
         pending = _budget(client, budgets.pending)
         for_jobs = _budget(client, budgets.jobs)
@@ -147,18 +147,18 @@ class Assigner:
         )
 
     def _set_job_queue(self, job: JobLike) -> None:
-        """Charge the pods of a managed job to its queue, whatever becomes of its Workload."""
+        """Charge the pods of a managed job to its queue, whether or not it has a Workload."""
         queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
         self.cache.set_job(job.metadata.uid, f"{job.metadata.namespace}/{queue}")
         self.scheduler.request_cycle_if_changed()
 
     def _is_selected(self, namespace: str) -> bool:
-        """Whether jobs of a namespace are managed; not before its labels are known."""
+        """Whether jobs of a namespace are managed; False until its labels are known."""
         found = self.watches.namespaces.store.get(namespace)
         return found is not None and self._selector.selects(found.metadata.labels)
 
     def _on_namespace_upsert(self, before: core.Namespace | None, space: core.Namespace) -> None:
-        """Jobs of a namespace that is selected now, or not any more, begin or cease to count."""
+        """Update which jobs count: a namespace is selected now, or no longer selected."""
         labels = space.metadata.labels
         was = before is not None and self._selector.selects(before.metadata.labels)
         if was == self._selector.selects(labels):
@@ -181,7 +181,7 @@ class Assigner:
     ) -> PoolController | None:
         if watches is None:
             return None
-        # Its models cost memory, which only those pay who use it.
+        # Its models use memory, so they are imported only if they are needed.
         from rackgate_assigner.osmo_pools.controller import start_pool_controller
 
         return start_pool_controller(watches, client, self._report)
@@ -214,7 +214,7 @@ class Assigner:
         return second_pass(snapshot, self.cache.hosts, self.failures.requested, features)
 
     def missing(self) -> list[str]:
-        """What keeps this replica from being ready; a standby with warm caches is ready."""
+        """Reasons why this replica is not ready; a standby with warm caches is ready."""
         return [line for watch in self.watches.needed() for line in watch.missing()]
 
     async def follow(self) -> None:
@@ -226,7 +226,7 @@ class Assigner:
                 spawn(group, watch.run(), f"watch {watch.resource.full_name}")
 
     async def synced(self) -> None:
-        """Wait until every needed watch has listed once: nothing may be decided before that."""
+        """Wait until every required watch has listed once: before that, no decision is made."""
         for watch in self.watches.needed():
             await watch.synced()
         log.info("caches_synced", frozen=freeze_heap())
@@ -250,7 +250,7 @@ class Assigner:
             self.acting = False
 
     async def _serve_metrics(self) -> None:
-        """Serve what is computed in each scrape until cancelled."""
+        """Serve the metrics that are computed at each scrape, until cancelled."""
 
         def families() -> Iterator[GaugeMetricFamily]:
             yield from queue_families(self.cache, self.cache.features)
@@ -329,7 +329,7 @@ class Assigner:
         if before is None or before.metadata.controller != workload.metadata.controller:
             self._recheck_job(workload)
         self.slices.on_workload_upsert(before, workload)
-        # A Workload that left a queue, or what it held, changes the counts of both sides.
+        # A Workload that left a queue, or changed its usage, changes the counts of both queues.
         if before is not None:
             self.statuses.mark_workload(before)
             if before.metadata.generation != workload.metadata.generation:
@@ -346,7 +346,7 @@ class Assigner:
         self.finalizers_controller.on_user_change(watch_kind(self.watches.workloads))
 
     def _recheck_job(self, workload: kueue.Workload) -> None:
-        """A Workload came or went: its job may be managed because of it alone, see `follows`."""
+        """A Workload was added or deleted: it may be the only reason to manage its job."""
         job = None if self._selector.everything else self.jobs.job_for(workload)
         if job is not None:
             self._on_job_upsert(job, job)
@@ -421,8 +421,7 @@ class Assigner:
             elif not self._selector.everything:
                 self.cache.drop_job(job.metadata.uid)
         elif before is None or before.metadata.controller != owner:
-            # Whether that is true the job controller finds out; until it is known the claim has
-            # no effect.
+            # The job controller verifies the claim; until then it has no effect.
             self.cache.set_owner(job.metadata.uid, owner.uid, job.metadata.namespace)
             self.scheduler.request_cycle_if_changed()
         if (
@@ -445,7 +444,7 @@ class Assigner:
     def _job_listener(self, watch: Watch[Any]) -> None:
         def upserted(before: JobLike | None, job: JobLike) -> None:
             if before is None or before.metadata.generation != job.metadata.generation:
-                # Templates stay raw, and have nothing to say about this.
+                # Templates stay raw, so this check does not read them.
                 manifest = {"metadata": msgspec.to_builtins(job.metadata)}
                 self._warn_unsupported(watch.resource, job, manifest)
 
@@ -464,7 +463,7 @@ class Assigner:
 
 
 def watch_kind(watch: Watch[Any]) -> str:
-    """The kind that a watch follows."""
+    """The kind of a watch."""
     return watch.resource.kind
 
 

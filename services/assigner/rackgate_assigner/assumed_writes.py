@@ -1,7 +1,7 @@
-"""What our own writes changed, until the watch shows it.
+"""Assumed writes: what our own writes changed, until the watch shows it.
 
 Three kinds of writes are assumed. A status write gives an object a value that is charged before
-the watch shows it (`AssumedStatus`). Any write outdates the version that it was decided by
+the watch shows it (`AssumedStatus`). Any write makes the version that was decided on outdated
 (`AssumedWrites`). A creation makes an object that no watch shows yet (`AssumedCreations`).
 """
 
@@ -14,13 +14,13 @@ from rackgate.wire.core import Meta
 
 T = TypeVar("T")
 
-# A watch shows what was created within moments. What it never shows, because it went again while
-# the watch was away, is created anew after this.
+# A watch shows a created object within moments. If it does not, because the object was deleted
+# while the watch was disconnected, the object is created again after this time.
 ASSUMED_FOR_S: Final = 10.0
 
 
 def _reached(seen: str, written: str) -> bool:
-    """Whether a watch that shows version `seen` has come to version `written`.
+    """Whether a watch that shows version `seen` has reached version `written`.
 
     Versions of one object are decimal numbers that grow (KEP-5504); others are only compared
     for equality.
@@ -35,9 +35,9 @@ class AssumedStatus(Generic[T]):
     """A value that a status write gives an object.
 
     Attributes:
-        uid: of the object: a namesake created later has no part in it.
+        uid: of the object: an object with the same name that is created later is another one.
         judged: resourceVersion of the decision.
-        written: resourceVersion that the write was answered with, "" while unknown.
+        written: resourceVersion in the response to the write, "" while unknown.
     """
 
     value: T
@@ -46,20 +46,20 @@ class AssumedStatus(Generic[T]):
     written: str = ""
 
     def with_written_version(self, resource_version: str) -> AssumedStatus[T]:
-        """The same, with the version that the write was answered with."""
+        """The same, with the version in the response to the write."""
         return replace(self, written=resource_version)
 
     def is_superseded_by(self, uid: str, resource_version: str, *, shown: bool) -> bool:
-        """Whether the watch is to be believed from now on; `shown`: it shows such a value."""
+        """Whether the watch is used from now on; `shown`: it shows such a value."""
         if uid != self.uid or (shown and resource_version != self.judged):
             return True
         return bool(self.written) and _reached(resource_version, self.written)
 
 
 class AssumedWrites:
-    """Versions that our own writes have outdated.
+    """Versions that our own writes have made outdated.
 
-    Deciding by a version that we changed ourselves can only end in a conflict.
+    A decision on such a version can only end in a conflict.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class AssumedWrites:
         return self._outdated.get((kind, meta.key)) == meta.resource_version
 
     def written(self, kind: str, judged: Meta, answer: Meta) -> None:
-        """Our write was answered: what it was judged by is outdated, if it changed anything."""
+        """Record the response to our write: if it changed anything, its version is outdated."""
         if judged.resource_version != answer.resource_version:
             self._outdated[kind, judged.key] = judged.resource_version
         else:
@@ -86,10 +86,10 @@ class AssumedWrites:
 
 
 class AssumedCreations(Generic[T]):
-    """Objects that were created, by owner and name, and have yet to appear in the watch.
+    """Objects that were created, by owner and name, and are not in the watch yet.
 
-    Creating one again can only be answered with AlreadyExists. Assumed before the request is sent,
-    so that the watch may show it before the answer comes.
+    Creating one again would only return AlreadyExists. They are assumed before the request is
+    sent, because the watch may show the object before the response arrives.
     """
 
     def __init__(self, for_s: float | None = None) -> None:
@@ -104,12 +104,12 @@ class AssumedCreations(Generic[T]):
         self._by_owner.setdefault(owner, {})[name] = (now + self._for_s, item)
 
     def wait_s(self, owner: str, now: float) -> float:
-        """Seconds for which nothing may be created for this owner; 0 for none."""
+        """Seconds for which no object may be created for this owner; 0 for none."""
         found = self._by_owner.get(owner, {}).values()
         return max((until - now for until, _ in found if until > now), default=0.0)
 
     def items(self, owner: str, now: float) -> list[T]:
-        """What was created for this owner and has yet to appear."""
+        """Objects that were created for this owner and are not in the watch yet."""
         found = self._by_owner.get(owner, {}).values()
         return [item for until, item in found if item is not None and until >= now]
 

@@ -38,7 +38,7 @@ SNAPSHOT_DURATION: Final = histogram(
 )
 PLACEMENT_DURATION: Final = histogram(
     "placement_duration_seconds",
-    "One placement of a Workload's PodSets in a flavor, fitting or not.",
+    "One placement of a Workload's PodSets in a flavor, whether or not they fit.",
     ("flavor",),
     PLACEMENT_BUCKETS,
 )
@@ -89,8 +89,8 @@ EVICTION_LATENCY: Final = histogram(
 )
 FLAVOR_SKIPPED: Final = gauge(
     "flavor_skipped_nodes",
-    "Nodes with a TAS flavor's labels that its topology leaves out, by the rule that keeps them "
-    "out: missingLevel, hostname, notReady, unschedulable.",
+    "Nodes with a TAS flavor's labels that its topology excludes, by rule: "
+    "missingLevel, hostname, notReady, unschedulable.",
     ("flavor", "reason"),
 )
 FLAVOR_OVERLAP: Final = gauge(
@@ -112,13 +112,13 @@ CACHE_VERIFICATIONS: Final = initialize_series(
 )
 CACHE_MISMATCHES: Final = counter(
     "assigner_cache_mismatches_total",
-    "Mismatches between the cache and a rebuild from scratch; the cache is rebuilt then.",
+    "Mismatches between the cache and a rebuild from scratch; each one triggers a rebuild.",
     ("what",),
 )
 SLICES: Final = gauge(
     "workload_slices",
-    "Workload slices, waiting or admitted; an admitted one holds quota until it is merged into its "
-    "parent.",
+    "Workload slices, pending or admitted; an admitted one holds quota until it is merged into "
+    "its parent.",
     ("status",),
 )
 SLICES_MERGED: Final = initialize_series(

@@ -1,12 +1,12 @@
 """How often writes about one key are sent while it keeps changing.
 
-`Spacing` is for counts: the first change after a quiet time is written at once, each further one
-waits twice as long as the one before, up to a limit.
+`Spacing` is for counts: the first change after a quiet time is written at once, and each further
+one waits twice as long as the previous one, up to a limit.
 
 `MessageRateLimiter` is for messages. Whenever free capacity changes, the pending message of every
 inadmissible Workload is recomputed ("fits 3 of 4 pods"). A new reason is written at once; a new
-message with the same reason may wait, the longer the more Workloads are pending. Thousands of
-writes that say nothing new would take the API server from those that admit and release.
+message with the same reason may be delayed, longer if more Workloads are pending. Otherwise
+thousands of writes without news would delay those that admit and release.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# A key that did not change for so many of its gaps starts over.
+# After a quiet time of this many intervals, a key starts over.
 QUIET_GAPS = 2
 
 
@@ -25,7 +25,7 @@ class Spacing(Generic[K]):
 
     Args:
         first_s: seconds between the first two writes.
-        most_s: seconds between two writes at most.
+        most_s: maximum seconds between two writes.
     """
 
     def __init__(self, first_s: float, most_s: float) -> None:
@@ -57,8 +57,8 @@ class MessageRateLimiter:
 
     Args:
         interval_s: between two writes about one key with one reason.
-        per_s: writes in a second about all keys together whose reason stays; after a quiet time
-            those of `BURST_S` seconds come at once.
+        per_s: writes per second about all keys together whose reason does not change; after a quiet
+            time, writes of `BURST_S` seconds are allowed at once.
     """
 
     def __init__(self, interval_s: float, per_s: float = MESSAGES_PER_S) -> None:
@@ -68,9 +68,9 @@ class MessageRateLimiter:
         self._next_slot = 0.0
 
     def wait_s(self, key: str, reason: str, now: float) -> float:
-        """Seconds to wait before a message about a key; 0 for another reason than last written.
+        """Seconds to wait before a message about a key; 0 if the reason has changed.
 
-        A key that has to wait gets a slot and keeps it until it is written: first come, first
+        A key that must wait gets a slot and keeps it until it is written: first come, first
         served.
         """
         written = self._written.get(key)

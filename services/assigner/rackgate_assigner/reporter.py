@@ -16,7 +16,7 @@ _RECONCILE: Final = "Reconcile"
 
 
 class Reporter:
-    """Records what was decided as Events. Nothing here blocks or fails."""
+    """Records decisions as Events. No method blocks or raises."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
@@ -41,7 +41,7 @@ class Reporter:
         self._record(OSMO_POOLS, meta, reason, _RECONCILE, note, warning=warning)
 
     def configuration(self, resource: Resource, meta: Meta, reason: str, note: str) -> None:
-        """A Warning on an object of the administrator."""
+        """A Warning on an object of an administrator."""
         self._record(resource, meta, reason, _RECONCILE, note, warning=True)
 
     def _record(

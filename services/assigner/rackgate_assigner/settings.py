@@ -12,14 +12,14 @@ from rackgate_assigner.node_replacement.recovery_timeout import RecoveryTimeout
 
 
 class BudgetSettings(ConfigModel):
-    """How fast one purpose may send requests."""
+    """Request rate for one purpose."""
 
     qps: float = Field(default=0, ge=0, le=100_000)
-    """Requests a second in the long run; 0 for no limit."""
+    """Sustained requests per second; 0 for no limit."""
     burst: int = Field(default=100, ge=1, le=100_000)
-    """Requests that may go out at once after a quiet time."""
+    """Requests that may be sent at once after a quiet time."""
     concurrency: int = Field(default=16, ge=1, le=1_000)
-    """Requests under way at the same time."""
+    """Maximum number of concurrent requests."""
 
 
 class BudgetsSettings(ConfigModel):
@@ -30,7 +30,7 @@ class BudgetsSettings(ConfigModel):
     jobs: BudgetSettings = BudgetSettings(qps=400, burst=400)
     """Creating Workloads, starting and stopping jobs, finishing Workloads."""
     pending: BudgetSettings = BudgetSettings(qps=100, burst=100, concurrency=8)
-    """Conditions that say why a Workload waits, and finalizers."""
+    """Conditions that say why a Workload is pending, and finalizers."""
     queues: BudgetSettings = BudgetSettings(qps=50, burst=50, concurrency=4)
     """Status of ClusterQueues and LocalQueues."""
 
@@ -39,23 +39,23 @@ class CycleSettings(ConfigModel):
     """The scheduling cycle."""
 
     min_interval: float = Field(default=0.1, ge=0, le=60)
-    """Seconds between the starts of two cycles at least; changes in between are taken together."""
+    """Minimum seconds between the starts of two cycles; changes in between are handled together."""
     message_interval: float = Field(default=3.0, ge=0, le=300)
-    """Seconds between two writes of why one Workload waits while only the words change, as they do
-    with each change of free room; another reason is written at once. Beside that no more than 20
-    such writes a second are made in all."""
+    """Minimum seconds between two pending messages of one Workload with the same reason. Such
+    messages change whenever free capacity changes. A new reason is written at once. In addition,
+    at most 20 such messages per second are written in total."""
     check_usage: bool = False
-    """Compare usage as kept with usage rebuilt from scratch after every cycle; for debugging."""
+    """After every cycle, compare usage with usage rebuilt from scratch; for debugging."""
 
 
 class QueueStatusSettings(ConfigModel):
-    """Writing the status of queues."""
+    """Status writes of queues."""
 
     min_interval: float = Field(default=0.5, ge=0.2, le=60)
-    """Seconds between two rounds at least; each queue is written once a round, if it changed."""
+    """Minimum seconds between two rounds; each round writes every queue once, if it has changed."""
     max_interval: float = Field(default=5.0, ge=0.2, le=300)
-    """Seconds between two writes about a queue whose counts change all the time; it is reached
-    step by step. A change of its conditions is written at once."""
+    """Maximum seconds between two writes about a queue whose counts change all the time; the
+    interval increases up to it. A change of the conditions is written at once."""
 
 
 class ResourcesSettings(ConfigModel):
@@ -64,17 +64,17 @@ class ResourcesSettings(ConfigModel):
     exclude_resource_prefixes: list[Annotated[str, Field(min_length=1, max_length=316)]] = Field(
         default_factory=list, max_length=64
     )
-    """Resources whose names start so count neither for quota nor for room on nodes."""
+    """Prefixes of resource names that count neither for quota nor for capacity of nodes."""
 
 
 class RequeuingStrategySettings(ConfigModel):
-    """When a Workload is queued again whose pods were not ready again in time."""
+    """Backoff after an eviction because pods were not ready again in time."""
 
     backoff_base_seconds: float = Field(default=60, ge=1, le=86_400)
-    """Seconds until a Workload is queued again after its first eviction for pods that stayed
-    missing; twice as long after each further one."""
+    """Backoff in seconds after the first eviction because of missing pods; it doubles with each
+    further eviction."""
     backoff_max_seconds: float = Field(default=3600, ge=1, le=604_800)
-    """Seconds that this takes at most; no less than backoffBaseSeconds."""
+    """Maximum backoff in seconds; at least backoffBaseSeconds."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -90,13 +90,13 @@ class WaitForPodsReadySettings(ConfigModel):
     """Running jobs whose pods are not all ready."""
 
     recovery_timeout: float | None = Field(default=None, ge=1, le=604_800)
-    """Seconds that a running job has to get all its pods ready again after they had been and one
-    was lost; then it is evicted and queued again. None by default: as long as it takes."""
+    """Seconds in which a running job must have all its pods ready again after one was lost;
+    otherwise it is evicted and queued again. Default: none, no timeout."""
     requeuing_strategy: RequeuingStrategySettings = RequeuingStrategySettings()
     """When it is queued again."""
 
     def recovery(self) -> RecoveryTimeout:
-        """The settings as the rule that the job controller follows."""
+        """The settings in the form that the job controller uses."""
         pause = self.requeuing_strategy
         return RecoveryTimeout(
             self.recovery_timeout, pause.backoff_base_seconds, pause.backoff_max_seconds
@@ -104,24 +104,24 @@ class WaitForPodsReadySettings(ConfigModel):
 
 
 class AssignerSettings(BaseServiceSettings):
-    """What the assigner can be told."""
+    """Settings of the assigner."""
 
     kind: Literal["AssignerConfiguration"] = "AssignerConfiguration"
     """Kind of this file."""
     cycle: CycleSettings = CycleSettings()
     """The scheduling cycle."""
     queue_status: QueueStatusSettings = QueueStatusSettings()
-    """Writing the status of queues."""
+    """Status writes of queues."""
     budgets: BudgetsSettings = BudgetsSettings()
-    """Requests a second, by purpose."""
+    """Request rates, by purpose."""
     resources: ResourcesSettings = ResourcesSettings()
     """Which resources count."""
     managed_jobs_namespace_selector: NamespaceSelector = NamespaceSelector()
-    """Label selector of the namespaces in which jobs are managed; all by default, but for
-    kube-system and that of the services. The webhook has to be told the same."""
+    """Label selector of the namespaces in which jobs are managed. Default: all, except
+    kube-system and the namespace of the services. The webhook must have the same setting."""
     wait_for_pods_ready: WaitForPodsReadySettings = WaitForPodsReadySettings()
     """Running jobs whose pods are not all ready."""
     verify_period: float = Field(default=0, ge=0, le=86_400)
     """Seconds between comparisons of the cache with a rebuild from scratch; 0 for none."""
     job_workers: int = Field(default=16, ge=1, le=1_000)
-    """Jobs that are reconciled at the same time."""
+    """Number of jobs that are reconciled concurrently."""

@@ -55,7 +55,7 @@ def decoder(kind: type[T]) -> Callable[[bytes | msgspec.Raw], T]:
 
 
 def decode_workload(raw: bytes | msgspec.Raw) -> kueue.Workload:
-    """A Workload; its templates hold memory of their own, not the whole event."""
+    """A Workload; its templates are copied, so the watch event is freed."""
     workload = _decode_workload(raw)
     podsets = tuple(
         msgspec.structs.replace(podset, template=_copied(podset.template))
@@ -93,7 +93,7 @@ _decode_pod = msgspec.json.Decoder(_PodView).decode
 def decode_pod(raw: bytes | msgspec.Raw) -> core.Pod:
     """A bound pod: its node, requests and owner.
 
-    Pods of one job differ in little: what is equal is kept once for all of them.
+    Pods of one job are similar: equal parts are stored once for all of them.
     """
     view = _decode_pod(raw)
     found, spec = view.metadata, view.spec
@@ -134,7 +134,7 @@ def _interned(part: T) -> T:
     if known is not None:
         return known
     if len(_interned_parts) >= _SHARED_LIMIT:
-        _interned_parts.clear()  # what is in use stays in use; only new pods get parts of their own
+        _interned_parts.clear()  # parts in use stay in use; only new pods get their own parts
     _interned_parts[key] = part
     return part
 
@@ -148,9 +148,9 @@ def _select_keys(found: dict[str, str], keys: tuple[str, ...]) -> dict[str, str]
 
 
 class Watch(Generic[V]):
-    """One followed collection and its listeners.
+    """One watched collection and its listeners.
 
-    A listener that fails is logged and passed over: one odd object must not stop the stream.
+    If a listener fails, the error is logged: one odd object must not stop the stream.
     """
 
     def __init__(
@@ -176,11 +176,11 @@ class Watch(Generic[V]):
         )
 
     def missing(self) -> list[str]:
-        """What keeps this watch from being complete: lines for /readyz."""
+        """Reasons why this watch is not complete: lines for /readyz."""
         return self.informer.missing()
 
     async def synced(self) -> None:
-        """Wait until all there is has been listed once."""
+        """Wait until the whole collection was listed once."""
         await self.informer.synced.wait()
 
     async def run(self) -> None:
@@ -222,14 +222,14 @@ class Watch(Generic[V]):
 
 
 class OptionalWatch(Watch[V]):
-    """Follows a collection of a kind that may not be installed; that keeps nobody waiting.
+    """Watches a collection of a kind that may not be installed, without blocking readiness.
 
-    While the kind is not served its watch is complete and empty. It is asked for again every
-    `SERVED_POLL_S` seconds, without a word in the log, and followed when it is there. Should it
-    be taken away, its objects are gone.
+    While the kind is not served its watch is complete and empty. Every `SERVED_POLL_S` seconds,
+    without a log line, it checks again, and watches the kind once it is served. If the kind is
+    removed later, its objects are deleted.
 
     Attributes:
-        served: whether the API server knows the kind, as far as was asked.
+        served: whether the API server serves the kind, according to the last check.
     """
 
     def __init__(
@@ -243,10 +243,10 @@ class OptionalWatch(Watch[V]):
         self._on_served: list[Callable[[], Any]] = []
         self._resolved = asyncio.Event()
         super().__init__(client, resource, decode, params, on_synced=self._listed)
-        self._client, self._problem = client, "not asked for yet"
+        self._client, self._problem = client, "not checked yet"
 
     def missing(self) -> list[str]:
-        """Nothing once it is listed, or known not to be served."""
+        """Empty once it is listed, or known not to be served."""
         if self._resolved.is_set():
             return []
         if not self._problem:
@@ -254,11 +254,11 @@ class OptionalWatch(Watch[V]):
         return [f"{self.resource.full_name}: {self._problem}"]
 
     async def synced(self) -> None:
-        """Wait until all there is has been listed once, or is known not to be served."""
+        """Wait until it was listed once, or is known not to be served."""
         await self._resolved.wait()
 
     def add_served_listener(self, listener: Callable[[], Any]) -> None:
-        """Add a listener that is called when the kind comes or goes."""
+        """Add a listener that is called when the kind is served, or no longer served."""
         self._on_served.append(listener)
 
     async def run(self) -> None:
@@ -274,12 +274,12 @@ class OptionalWatch(Watch[V]):
             await asyncio.sleep(UNKNOWN_POLL_S if served is None else SERVED_POLL_S)
 
     async def _follow(self) -> None:
-        """Follow it until it is not served any more."""
+        """Watch it until it is not served any more."""
         async with asyncio.TaskGroup() as group:
             name = f"watch {self.resource.full_name}"
             following = spawn(group, self.informer.run(), name)
             not_served_count = 0
-            # Once may be an API server that is about to serve it again.
+            # A single failure may be an API server that is about to serve it again.
             while not_served_count < 2:
                 await asyncio.sleep(UNKNOWN_POLL_S)
                 not_served_count = not_served_count + 1 if await self._gone() else 0
@@ -289,11 +289,11 @@ class OptionalWatch(Watch[V]):
         self.informer.clear()
 
     async def _gone(self) -> bool:
-        """Whether its watch fails since the kind is not served; asked once for each failure."""
+        """Whether its watch fails because the kind is not served; checked once per failure."""
         problem = self.informer.problem
         served = await self._served() if problem else None
         if served and self._resolved.is_set() and self.informer.problem == problem:
-            self.informer.problem = ""  # a watch that fails again says so again
+            self.informer.problem = ""  # a watch that fails again is reported again
         return served is False
 
     def _set_served(self, served: bool) -> None:
@@ -302,11 +302,11 @@ class OptionalWatch(Watch[V]):
             listener()
 
     def _listed(self) -> None:
-        self.informer.problem = ""  # what comes now is a problem with a kind that was served
+        self.informer.problem = ""  # a new failure is a problem with a kind that was served
         self._resolved.set()
 
     async def _served(self) -> bool | None:
-        """Whether the API server knows the kind; None when it cannot be asked now."""
+        """Whether the API server serves the kind; None if it does not respond now."""
         try:
             await self._client.get(self.resource.path(), {"limit": "1"})
         except NotFoundError:
@@ -324,11 +324,11 @@ class OptionalWatch(Watch[V]):
 
 
 class PoolWatches:
-    """What is followed for OSMO's pools; either kind may come and go.
+    """The watches for OSMO's pools; either kind may be installed and removed.
 
     Attributes:
         pools: Pools.
-        topologies: Topologies of KAI's, of all owners: a name may be taken.
+        topologies: Topologies of KAI, of all owners: a name may be in use.
     """
 
     def __init__(self, client: Client) -> None:
@@ -336,7 +336,7 @@ class PoolWatches:
         self.topologies = OptionalWatch(client, resources.KAI_TOPOLOGIES, decoder(osmo.KaiTopology))
 
     def served(self) -> tuple[bool, bool]:
-        """Whether the API server knows Pools, and Topologies of KAI's."""
+        """Whether the API server serves Pools, and KAI's Topologies."""
         return self.pools.served, self.topologies.served
 
     async def synced(self) -> None:
@@ -346,12 +346,12 @@ class PoolWatches:
 
 
 class Watches:
-    """Everything the assigner follows.
+    """All watches of the assigner.
 
     Attributes:
-        kinds: governed jobs, by kind.
-        child_jobs: child Jobs of JobSets, governed or not.
-        osmo: pools, with the gate alone.
+        kinds: managed jobs, by kind.
+        child_jobs: child Jobs of JobSets, managed or not.
+        osmo: pools, only with the gate.
     """
 
     def __init__(self, client: Client, *, osmo: bool = False) -> None:
@@ -370,13 +370,13 @@ class Watches:
         self.cluster_queues = Watch(client, resources.CLUSTER_QUEUES, decoder(kueue.ClusterQueue))
         self.local_queues = Watch(client, resources.LOCAL_QUEUES, decoder(kueue.LocalQueue))
         self.workloads = Watch(client, resources.WORKLOADS, decode_workload)
-        # First of the two that follow Jobs, so that the lag shown for them is that of the governed.
+        # First of the two watches of Jobs, so that its lag metric is that of the managed Jobs.
         self.child_jobs = Watch(client, resources.JOBS, JOB.decode, CHILD_JOBS)
         self.kinds = {kind.name: _managed_job_watch(client, kind) for kind in KINDS.values()}
         self.osmo = PoolWatches(client) if osmo else None
 
     async def wait_confirmed(self) -> None:
-        """Wait until all is known to be of the store that the API server has now."""
+        """Wait until all watches are known to show the API server's current store."""
         while not all(watch.informer.is_confirmed for watch in self.all()):
             for watch in self.all():
                 await watch.informer.wait_confirmed()
@@ -387,7 +387,7 @@ class Watches:
         return [*self.needed(), *osmo_watches]
 
     def needed(self) -> list[Watch[Any]]:
-        """Those without which nothing may be decided about jobs: none of a partner's kinds."""
+        """Watches that decisions about jobs require; kinds of other projects are not included."""
         return [
             self.nodes,
             self.pods,

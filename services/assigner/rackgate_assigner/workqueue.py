@@ -21,8 +21,8 @@ log = structlog.get_logger()
 class WorkQueue(Generic[K]):
     """Runs `work(key)` for every added key, never twice at once for one key.
 
-    A key added while its work runs is run again afterwards. Work that raises is repeated with
-    exponential backoff, while other keys go on.
+    A key added while its work runs is run again afterwards. Work that raises is retried with
+    exponential backoff, while other keys continue.
 
     `run` may be cancelled and called again. Keys added while it does not run are dropped (a
     standby would collect every name), so its owner passes all existing keys as `first`.
@@ -52,7 +52,7 @@ class WorkQueue(Generic[K]):
         return len(self._ready) + len(self._running)
 
     def add(self, key: K) -> None:
-        """Run `key` soon. A pending retry of it is brought forward. Loop thread only."""
+        """Run `key` soon, also if a later retry is pending. Loop thread only."""
         if not self._open:
             return
         timer = self._delayed.pop(key, None)
@@ -66,7 +66,7 @@ class WorkQueue(Generic[K]):
             self._filled.set()
 
     def add_later(self, key: K, delay_s: float) -> None:
-        """Run `key` after `delay_s` seconds, unless it is added before, or is due before."""
+        """Run `key` after `delay_s` seconds, unless it is added or due earlier."""
         if not self._open or key in self._queued:
             return
         loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ class WorkQueue(Generic[K]):
         self._delayed[key] = loop.call_later(delay_s, self.add, key)
 
     async def run(self, first: Iterable[K] = ()) -> None:
-        """Work on `first`, then on whatever is added, until cancelled."""
+        """Work on `first`, then on all added keys, until cancelled."""
         self._open = True
         for key in first:
             self.add(key)

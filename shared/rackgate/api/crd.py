@@ -52,7 +52,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class CrdKind:
-    """A kind, and what its CRD declares beside the schema.
+    """A kind, and what its CRD declares in addition to the schema.
 
     Attributes:
         model: its class name is the kind.
@@ -227,7 +227,7 @@ def _without_null(node: Schema) -> Schema:
 
 
 def _resolve_references(node: Schema, table: Schema) -> Schema:
-    """Resolve references; keywords beside a reference override those of its target."""
+    """Resolve references; keywords next to a reference override those of its target."""
     node = _without_null(node)
     while "$ref" in node:
         target = table[node["$ref"].rsplit("/", 1)[1]]

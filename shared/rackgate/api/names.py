@@ -54,7 +54,7 @@ TERMINATED_REASON: Final = "UnschedulableOnAssignedNode"
 JOB_UID_LABEL: Final = f"{GROUP}/job-uid"
 IN_USE_FINALIZER: Final = f"{GROUP}/resource-in-use"
 
-# On a RayCluster: the generation for which its operator was asked to reconcile missing pods.
+# On a RayCluster: the generation for which its operator was triggered to create missing pods.
 RECONCILE_REQUESTED_ANNOTATION: Final = "rackgate.dev/reminded-at-generation"
 
 # On Workloads and jobs that may be resized while they run.

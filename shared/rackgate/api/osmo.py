@@ -59,12 +59,12 @@ _KAI_REQUIRED: Final = _rule_with_expression(
     "topology_keys need a backend whose scheduler is kai",
     """'pool "' + self.metadata.name + '" of backend "' + self.spec.backend
     + '" has topology keys, but its scheduler is "' + self.spec.scheduler
-    + '": only kai takes them; use a backend with it, or take the keys out'""",
+    + '": only kai supports them; use a backend with scheduler kai, or remove the keys'""",
     ".spec.topology_keys",
 )
 _SHORT_NAME: Final = rule(
     f"self.metadata.name.size() <= {MAX_POOL_NAME}",
-    f"the name of a pool may have {MAX_POOL_NAME} characters at most: "
+    f"the name of a pool may have at most {MAX_POOL_NAME} characters: "
     'its queue "osmo-pool-<name>" is a label',
 )
 
@@ -72,7 +72,7 @@ _SHORT_NAME: Final = rule(
 def _unique_rule(field: str) -> Schema:
     return rule(
         f"self.all(i, self.exists_one(j, j.{field} == i.{field}))",
-        f"each {field} may be there once: name every {field} in one entry only",
+        f"each {field} must be unique: use every {field} in one entry only",
     )
 
 
@@ -93,7 +93,7 @@ class PoolTopologyKey(_OsmoModel):
         json_schema_extra=rules(
             rule(
                 f"self.matches('{_NODE_LABEL}')",
-                'is no label of a node: use a form such as "rack" or "example.com/rack", '
+                'is not a node label key: use a form such as "rack" or "example.com/rack", '
                 "with at most 63 characters after the slash",
             )
         ),

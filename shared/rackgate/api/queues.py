@@ -416,7 +416,7 @@ class ClusterQueueStatus(ApiModel):
 
 
 class ClusterQueue(ApiObject):
-    """Quota in flavors, and the queue of the workloads that want it."""
+    """Quota in flavors, and the queue of the Workloads that request it."""
 
     spec: ClusterQueueSpec = Field(default_factory=ClusterQueueSpec)
     status: ClusterQueueStatus | None = None

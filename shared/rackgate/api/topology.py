@@ -153,7 +153,7 @@ class AssignmentShape(
     """Domains and pod counts of a PodSet: the union of the slices, in rank order."""
 
     levels: list[_Level] = Field(min_length=1, max_length=MAX_LEVELS, json_schema_extra=ATOMIC)
-    """Node label keys, coarsest first. Only the host name if that is the lowest level."""
+    """Node label keys, coarsest first. Only the hostname if that is the lowest level."""
     slices: list[AssignmentSlice] = Field(
         min_length=1, max_length=MAX_SLICES, json_schema_extra=ATOMIC
     )

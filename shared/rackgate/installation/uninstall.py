@@ -267,7 +267,7 @@ class Uninstall:
 
     async def _confirm_uninstall(self) -> None:
         """While the binding is being deleted, check the ServiceAccount."""
-        told = False
+        reported = False
         while not self.begun.is_set():
             found = self._binding.store.get(self._full_name)
             if found is None or found.metadata.deletion_timestamp is None:
@@ -277,10 +277,10 @@ class Uninstall:
                 log.warning("uninstall_begun", binding=self._full_name)
                 self.begun.set()
                 return
-            if not told:
+            if not reported:
                 # The finalizer keeps the binding and its permissions; continue.
                 log.error("binding_deleted", binding=self._full_name)
-                told = True
+                reported = True
             await asyncio.sleep(POLL_S)
 
     async def is_uninstalling_at_stop(self) -> bool:

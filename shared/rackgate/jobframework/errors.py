@@ -1,4 +1,4 @@
-"""What a rejection says, and what a malformed object raises."""
+"""Field errors of a rejection, and the error for a malformed object."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class FieldError:
 
     Attributes:
         path: as in the manifest, for example `spec.template.metadata.labels[k]`.
-        problem: what was found there and why it cannot stay.
-        help: what would help; may be empty.
+        problem: what is wrong with the value.
+        help: how to fix it; may be empty.
     """
 
     path: str
@@ -40,7 +40,7 @@ class FieldError:
 
 
 class MalformedError(ValueError):
-    """An object whose shape the API server itself could not have sent.
+    """An object with a shape that the API server never sends.
 
     Attributes:
         path: where the unexpected type was found.

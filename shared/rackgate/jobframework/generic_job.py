@@ -1,15 +1,16 @@
-"""What Rackgate has to know of one kind of job; everything else is the same for all kinds.
+"""The interface of one kind of job, `GenericJob`. Everything else is the same for all kinds.
 
-A kind of job is one folder beside this file, with one subclass of `GenericJob`, and one line in
-`registry`. Webhook, assigner, ungater and `rackgate explain` ask it, and name no kind themselves.
-It decides nothing: it answers questions about one job, as written or as stored now.
+A kind of job is one folder next to this file, with one subclass of `GenericJob`, and one line in
+`registry`. Webhook, assigner, ungater and `rackgate explain` use this interface and name no kind.
+A subclass makes no decisions: it describes one job, as written or as stored.
 
 A kind reads a job in two forms:
 
-- the *manifest*: plain JSON, as users write it and webhooks receive it. What becomes a PodSet is
-  read from there alone: templates, counts, requests, errors;
-- the *job*: what the watches decode, with metadata, `spec.suspend` and status. Its templates stay
-  undecoded. `manifest` makes of it the part of the manifest that the first group reads.
+- the *manifest*: plain JSON, as users write it and webhooks receive it. PodSets are read only from
+  it: templates, counts, requests, errors;
+- the *job*: the object that the watches decode, with metadata, `spec.suspend` and status. Its
+  templates stay undecoded. `manifest` returns the fields of its manifest that PodSets are read
+  from.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ UNSUSPEND: Final[JsonPatchOp] = {"op": "add", "path": "/spec/suspend", "value": 
 
 
 class JobSpecLike(Protocol):
-    """What the specs of all kinds have."""
+    """Spec fields that all kinds have."""
 
     @property
     def suspend(self) -> bool | None:
@@ -52,7 +53,7 @@ class JobSpecLike(Protocol):
 
 
 class JobLike(Protocol):
-    """A job of any kind, as the watches decode it."""
+    """A job of any kind, as decoded by the watches."""
 
     @property
     def metadata(self) -> Meta:
@@ -67,26 +68,26 @@ V = TypeVar("V", bound=JobLike)
 
 
 class TemplateEdits(IntEnum):
-    """When the users of a managed job may write its pod templates.
+    """When users may write the pod templates of a managed job.
 
-    Whoever applies a whole manifest then drops what was injected, without meaning to.
+    A user who applies a whole manifest then removes what was injected, without intending to.
     """
 
     AT_REST = 0
-    """Only once its suspension has taken effect."""
+    """Only after its suspension has taken effect."""
     SUSPENDED = 1
-    """As soon as `spec.suspend` is true. A manifest applied anew must not look like a change."""
+    """As soon as `spec.suspend` is true. Applying a manifest again must not count as a change."""
     ANY_TIME = 2
-    """Also while it runs, so that what a start injected may get lost."""
+    """Also while it runs, so injected fields may be removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedCount:
-    """What a job requests in one PodSet now.
+    """What a job requests now in one PodSet.
 
     Attributes:
-        pods: in all, never negative.
-        slice_size: pods that come and go together, and so share one slice; at least 1.
+        pods: total number, never negative.
+        slice_size: pods that are added and removed together, so they share one slice; at least 1.
     """
 
     pods: int
@@ -103,11 +104,11 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True)
 class StaleChildJob:
-    """A child of a stopped job that still carries what an admission injected.
+    """A child of a stopped job that still has injected fields of an earlier admission.
 
     Attributes:
         job: the child.
-        operations: JSON patch operations that take it out; never empty.
+        operations: JSON patch operations that remove them; never empty.
     """
 
     job: Job
@@ -115,26 +116,25 @@ class StaleChildJob:
 
 
 class GenericJob(ABC, Generic[V]):
-    """One kind of job: a small adaptor.
+    """One kind of job.
 
     Attributes:
-        resource: how the API server serves it.
+        resource: its API resource.
         object_type: the class of its decoded objects, with `metadata`, `spec` and `status`.
-        controller: the value of `spec.managedBy` that stands for the kind's own controller.
+        controller: the value of `spec.managedBy` that means the kind's own controller.
         built_in: every API server serves it.
         template_edits: when users may write the pod templates of a managed job.
-        templates_path: of its pod templates, for messages.
-        controls_jobs: Jobs that one of these controls start and stop with it, and are never queued
+        templates_path: path of its pod templates, for messages.
+        controls_jobs: its child Jobs start and stop with it, and are never queued
             themselves.
-        child_job_label: of the child Jobs that its pods belong to; "" where the job itself controls
-            its pods.
-        cleanup_labels: of pods that clean up behind a job that is being deleted: one of them
-            says so. They are made from its templates, belong to no PodSet, and must run.
-        elastic_path: the field by which a job asks to be resized while it runs.
-        elastic_advice: how to ask for that, for messages.
-        reconcile_after_s: its operator may wait in vain for pods of its own that were deleted
-            before it saw them. After that many seconds it gives up, but looks only when something
-            changes.
+        child_job_label: label of the child Jobs that its pods belong to; "" if the job itself
+            controls its pods.
+        cleanup_labels: labels of pods that clean up after a job that is being deleted: a pod has
+            one of them. Such pods are made from its templates, belong to no PodSet, and must run.
+        elastic_path: the field by which a job requests to be resized while it runs.
+        elastic_advice: how to request that, for messages.
+        reconcile_after_s: the operator may wait for pods that were deleted before it saw them.
+            After this many seconds its wait times out, but it reconciles only after a change.
     """
 
     resource: ClassVar[Resource]
@@ -160,33 +160,33 @@ class GenericJob(ABC, Generic[V]):
 
     @property
     def name(self) -> str:
-        """The kind as on the wire."""
+        """The kind as in the API."""
         return self.resource.kind
 
     def decode(self, raw: bytes | msgspec.Raw) -> V:
-        """One object from JSON.
+        """Decode one object from JSON.
 
-        What stays undecoded is copied, so that the object keeps no event of a watch in memory.
+        Undecoded parts are copied, so that the object does not keep a watch event in memory.
 
         Raises:
-            msgspec.DecodeError: it is none of this kind.
+            msgspec.DecodeError: it is not an object of this kind.
         """
         job: V = self._decode(raw)
         spec: Any = job.spec
         for name in self._raw_fields:
-            # Nobody else has seen the object yet.
+            # No other code has seen the object yet.
             msgspec.structs.force_setattr(spec, name, msgspec.Raw(bytes(getattr(spec, name))))
         return job
 
-    # Read from the manifest: PodSets and what is wrong with them.
+    # Read from the manifest: PodSets and their errors.
 
     @abstractmethod
     def manifest(self, job: V) -> Manifest:
-        """The part of a decoded job's manifest that the methods of this group read."""
+        """The fields of a decoded job's manifest that the methods of this group read."""
 
     @abstractmethod
     def templates(self, manifest: Manifest, *, elastic: bool = False) -> list[PodTemplate]:
-        """Its pod templates; `elastic`: their pods wait for slices of their own.
+        """Its pod templates; `elastic`: their pods belong to workload slices.
 
         Raises:
             MalformedError: a template has a shape that the API server never sends.
@@ -194,10 +194,10 @@ class GenericJob(ABC, Generic[V]):
 
     @abstractmethod
     def podsets(self, manifest: Manifest) -> list[dict[str, Any]]:
-        """What it requests, as a Workload stores it.
+        """Its PodSets, as a Workload stores them.
 
-        Templates come without our reserved keys, and with a topologyRequest where they request
-        topology. That names the labels which carry the ranks of pods, where pods have ranks.
+        Templates do not contain our reserved keys. They have a topologyRequest if they request
+        topology, which names the labels with the ranks of pods, if pods have ranks.
         """
 
     @abstractmethod
@@ -205,39 +205,39 @@ class GenericJob(ABC, Generic[V]):
         """Pods of each PodSet."""
 
     def count_units(self, manifest: Manifest) -> Mapping[str, int]:
-        """What the pods of each PodSet are always a multiple of, however the job is resized."""
+        """Pods are added to and removed from each PodSet in multiples of this number."""
         return self.counts(manifest)
 
     def requested_counts(self, manifest: Manifest) -> dict[str, RequestedCount]:
-        """What it requests, by PodSet: pods, and how many of them come together."""
+        """What it requests in each PodSet: pods, and how many of them share a slice."""
         return {name: RequestedCount(count) for name, count in self.counts(manifest).items()}
 
     def pods_to_delete(self, manifest: Manifest) -> frozenset[str]:
-        """Names of pods that are to be deleted first when it shrinks, for kinds that say so."""
+        """Names of pods to delete first when it scales down, for kinds that name them."""
         del manifest
         return frozenset()
 
     @abstractmethod
     def shape_errors(self, manifest: Manifest) -> list[FieldError]:
-        """What no Workload could carry: too many PodSets, bad names, broken groups."""
+        """Errors that no Workload can represent: too many PodSets, bad names, invalid groups."""
 
     def job_templates(self, manifest: Manifest) -> Collection[tuple[str, Manifest]]:
-        """Path and object of the Job templates in it, for warnings."""
+        """Path and object of each Job template in it, for warnings."""
         del manifest
         return ()
 
     def elastic_enabled(self, features: Features) -> bool:
-        """Whether jobs of this kind may be resized while they run, if they ask for it."""
+        """Whether jobs of this kind may be resized while they run, if they request it."""
         del features
         return False
 
     def is_elastic(self, manifest: Manifest) -> bool:
-        """Whether it asks to be resized while it runs."""
+        """Whether it requests to be resized while it runs."""
         del manifest
         return False
 
     def injected_templates(self, manifest: Manifest, *, elastic_enabled: bool) -> list[PodTemplate]:
-        """Its pod templates, elastic if the job asks to be and its kind may be."""
+        """Its pod templates; elastic if the job requests it and its kind supports it."""
         return self.templates(manifest, elastic=elastic_enabled and self.is_elastic(manifest))
 
     def can_remove_injection(self, manifest: Manifest) -> bool:
@@ -245,7 +245,7 @@ class GenericJob(ABC, Generic[V]):
         del manifest
         return True
 
-    # Read from a stored job: where it stands.
+    # Read from a stored job: its state.
 
     def is_suspended(self, job: V) -> bool:
         """Whether `spec.suspend` is true."""
@@ -253,21 +253,21 @@ class GenericJob(ABC, Generic[V]):
 
     @abstractmethod
     def is_inactive(self, job: V, children: Sequence[Job]) -> bool:
-        """Whether a suspended job runs nothing, so that its templates may be written.
+        """Whether a suspended job has no pods left, so that its templates may be written.
 
         Args:
             job: as stored, suspended.
-            children: its child Jobs, for the kinds that have any.
+            children: its child Jobs, for kinds that have child Jobs.
         """
 
     def remaining_pods(self, job: V, children: Sequence[Job]) -> int:
-        """Pods of a suspended or leaving job that its status tells of, as far as it does."""
+        """Pods of a suspended job, or of one that is being deleted, as far as its status shows."""
         del job, children
         return 0
 
     @abstractmethod
     def pods_ready(self, job: V, admitted: Mapping[str, int]) -> bool:
-        """Whether all pods that should run by now are ready, or have succeeded.
+        """Whether all pods that should run now are ready or have succeeded.
 
         Args:
             job: as stored, not suspended.
@@ -275,29 +275,29 @@ class GenericJob(ABC, Generic[V]):
         """
 
     def starts_in_stages(self, job: V) -> bool:
-        """Whether pods may be due after others were ready: missing ones need not be lost."""
+        """Whether more pods may start after others were ready: missing pods need not be lost."""
         del job
         return False
 
     def finished(self, job: V) -> JobOutcome | None:
-        """How it ended; None while it has not. Some kinds only end by being deleted."""
+        """How it ended; None if it has not. Jobs of some kinds end only by being deleted."""
         del job
         return None
 
     def reclaimable_pods(self, job: V) -> Mapping[str, int]:
-        """Pods that are done and come no more, by PodSet; PodSets without any are left out."""
+        """Pods that are done and not created again, by PodSet; PodSets without any are omitted."""
         del job
         return {}
 
     def find_change(
         self, podsets: Sequence[Mapping[str, Any]], workload: Workload, *, elastic: bool
     ) -> str | None:
-        """Why a running job has to be stopped and queued again; None when it has not.
+        """Why a running job must be stopped and queued again; None if it need not be.
 
         Args:
             podsets: what the job requests now, see `podsets`.
-            workload: under which it was started.
-            elastic: other counts than those admitted are a resize and no change.
+            workload: the Workload under which it was started.
+            elastic: counts other than those admitted are a resize, not a change.
         """
         del podsets, workload, elastic
         return None
@@ -305,9 +305,10 @@ class GenericJob(ABC, Generic[V]):
     # Start and stop.
 
     def wait_for_termination_ops(self, job: V) -> list[JsonPatchOp]:
-        """Operations after which a pod of the job is made only when the one before it has ended.
+        """Operations that delay a replacement pod until the previous pod has ended.
 
-        Written at the start of a job whose pods no gate holds; none where a kind cannot say so.
+        Written at the start of a job whose pods no gate holds; none for kinds that do not support
+        it.
         """
         del job
         return []
@@ -320,16 +321,16 @@ class GenericJob(ABC, Generic[V]):
         children: Sequence[Job],
         podset_infos: Mapping[str, PodSetInfo],
     ) -> StopAction:
-        """What a stop does next, judged from what is stored, so that a crash can be resumed.
+        """The next write of a stop. It depends only on what is stored, so a crash can be resumed.
 
         Suspend, wait until the suspension has taken effect, then restore the templates.
 
         Args:
             job: as stored.
             templates: its pod templates.
-            originals: its user's templates by PodSet, as the Workload keeps them.
+            originals: its user's templates by PodSet, as stored in the Workload.
             children: its child Jobs.
-            podset_infos: what the start added to templates, where that is certain; by PodSet.
+            podset_infos: what the start added to templates, by PodSet, where that is certain.
         """
         if not self.is_suspended(job):
             return StopAction(StopPhase.SUSPEND, [dict(SUSPEND)])
@@ -344,10 +345,10 @@ class GenericJob(ABC, Generic[V]):
         originals: Mapping[str, Template],
         podset_infos: Mapping[str, PodSetInfo],
     ) -> list[JsonPatchOp]:
-        """Operations that bring templates back to their user's form."""
+        """Operations that restore the templates that the user wrote."""
         return injection.restore_ops(templates, originals, podset_infos)
 
     def stale_child_jobs(self, job: V, children: Sequence[Job]) -> list[StaleChildJob]:
-        """Children of a suspended, inactive job that carry more than its templates now say."""
+        """Children of a suspended, inactive job that contain more than its templates."""
         del job, children
         return []

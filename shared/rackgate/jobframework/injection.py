@@ -1,12 +1,12 @@
 """What Rackgate writes into the pod templates of a job; the same for every kind.
 
 A template has four forms. The user writes it. The webhook *injects* labels, an annotation and
-gates at creation, so that no pod runs before it has a place. A start adds what the admission gave
-(`PodSetInfo`). A stop *restores* the user's template. Each form is a function of the template
-alone, so that every write can be repeated, and a crash between any two be resumed.
+gates at creation, so that no pod runs before it is assigned. A start adds `PodSetInfo`, the result
+of the admission. A stop *restores* the user's template. Each form is a function of the template
+alone, so every write can be repeated, and a crash between two writes can be resumed.
 
-While a job is managed, others write its templates, too: tools that apply a whole manifest drop what
-was injected. `keep_injection_ops` and `reinjection_ops` put it back in the same write.
+While a job is managed, other clients write its templates, too: tools that apply a whole manifest
+remove what was injected. `keep_injection_ops` and `reinjection_ops` restore it in the same write.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from rackgate.wire.core import Toleration
 
 TolerationLike = Mapping[str, Any] | Toleration
 
-# Tells a pod of an elastic job from one of a topology job whose labels were removed.
+# Distinguishes a pod of an elastic job from one of a topology job whose labels were removed.
 _ELASTIC: Final = {ELASTIC_ANNOTATION: "true"}
 _INJECTED_MAPS: Final = (
     ("labels", labels_of, RESERVED_LABELS),
@@ -80,7 +80,7 @@ class PodTemplate:
 
 @dataclass(frozen=True, slots=True)
 class PodSetInfo:
-    """What an admission gave one PodSet, as far as its template shows it.
+    """What an admission adds to the template of one PodSet.
 
     Attributes:
         tas: there is a topology assignment.
@@ -96,10 +96,10 @@ class PodSetInfo:
 
 @dataclass(frozen=True, slots=True)
 class StartConflict:
-    """A key of the user that a flavor needs to have another value: the job cannot start.
+    """A key that the user and the assigned flavor set to different values: the job cannot start.
 
     Attributes:
-        path: of the map in the manifest, `spec.template.spec.nodeSelector`.
+        path: path of the map in the manifest, `spec.template.spec.nodeSelector`.
         key: the label key.
         have: the user's value.
         want: the flavor's value.
@@ -113,13 +113,13 @@ class StartConflict:
     def __str__(self) -> str:
         """The message of the FailedToStart condition."""
         return (
-            f"{self.path}[{self.key}]: the job asks for {shown(self.have)}, the assigned flavor's"
-            f" nodes have {shown(self.want)}; remove the key or use another queue"
+            f"{self.path}[{self.key}]: the job requests {shown(self.have)}, the nodes of the "
+            f"assigned flavor have {shown(self.want)}; remove the key or use another queue"
         )
 
 
 class StopPhase(StrEnum):
-    """What the stop of a job needs next."""
+    """The next step of a stop."""
 
     SUSPEND = "suspend"
     WAIT = "wait"
@@ -139,16 +139,16 @@ class StopAction:
 
 
 def injected_template(template: Template, podset: str, *, elastic: bool = False) -> dict[str, Any]:
-    """A template as the webhook leaves it at creation.
+    """A template after injection at creation.
 
-    One that requests topology gets the topology gate and the podset label. One of an elastic job
-    gets the elastic gate, the annotation that says so and the podset label, since pods that come
-    later must be held, too.
+    A template that requests topology gets the topology gate and the podset label. A template of an
+    elastic job gets the elastic gate, the elastic annotation and the podset label, because pods
+    that are created later must be gated, too.
     """
     topology = requests_topology(template)
     if not (topology or elastic):
         return dict(template)
-    # A label of the user's own stays as it is, so that validation rejects it.
+    # A label of the user is kept, so that validation rejects it.
     labels = {} if PODSET_LABEL in labels_of(template) else {PODSET_LABEL: podset}
     created = with_entries(template, "metadata", "labels", labels)
     if topology:
@@ -160,7 +160,7 @@ def injected_template(template: Template, podset: str, *, elastic: bool = False)
 
 
 def injection_ops(pod_templates: Iterable[PodTemplate]) -> list[JsonPatchOp]:
-    """Operations that bring templates to their created form."""
+    """Operations that inject into templates at creation."""
     return [
         op
         for one in pod_templates
@@ -173,7 +173,7 @@ def injection_ops(pod_templates: Iterable[PodTemplate]) -> list[JsonPatchOp]:
 
 
 def remove_injection_ops(pod_templates: Iterable[PodTemplate]) -> list[JsonPatchOp]:
-    """Operations that take all our own keys out of templates."""
+    """Operations that remove all reserved keys from templates."""
     return [
         op
         for one in pod_templates
@@ -182,29 +182,29 @@ def remove_injection_ops(pod_templates: Iterable[PodTemplate]) -> list[JsonPatch
 
 
 def injection_errors(pod_template: PodTemplate) -> list[FieldError]:
-    """Reject reserved keys that are not what the webhook itself injects at creation.
+    """Reject reserved keys that the webhook itself does not inject at creation.
 
     Args:
-        pod_template: in its created form, or as it came when no webhook answered.
+        pod_template: in its created form, or as written if no webhook was called.
     """
     plain = strip_reserved(pod_template.template)
     injected_form = injected_template(plain, pod_template.podset, elastic=pod_template.elastic)
     return reserved_errors(pod_template.template, pod_template.path, injected_form=injected_form)
 
 
-# Templates that somebody else writes while the job is managed.
+# Templates that other clients write while the job is managed.
 
 
 def keep_injection_ops(
     pod_templates: Iterable[PodTemplate], stored: Iterable[PodTemplate], *, frozen: bool = False
 ) -> list[JsonPatchOp]:
-    """Operations that keep what was injected into templates before somebody wrote them.
+    """Operations that restore injected fields in templates that a client has just written.
 
     Args:
         pod_templates: the templates as written.
-        stored: as they were; a template of a new PodSet has nothing to keep.
-        frozen: nobody may change these templates now, so that what the flavor added, and the
-            writer does not know of, is kept, too.
+        stored: the templates before the write; the template of a new PodSet has nothing to keep.
+        frozen: the templates cannot be changed now, so the fields that the flavor added, which
+            the writer does not know, are kept, too.
     """
     return [
         op
@@ -218,10 +218,10 @@ def keep_injection_ops(
 def reinjection_ops(
     pod_templates: Iterable[PodTemplate], stored: Iterable[PodTemplate]
 ) -> list[JsonPatchOp]:
-    """Operations that bring templates edited while pending to their created form again.
+    """Operations that restore the created form of templates that were edited while pending.
 
-    Keys injected before are made anew from what the templates request now; others, which the
-    writer added, stay, so that validation rejects them.
+    Injected keys are computed again from what the templates request now. Keys that the writer
+    added stay, so that validation rejects them.
     """
     return [
         op
@@ -244,7 +244,7 @@ def _pair_by_podset(
 
 
 def _with_injection_of(template: Template, injected: Template, *, frozen: bool) -> dict[str, Any]:
-    """A template with those of our keys that it lacks and `injected` has."""
+    """A template with our keys that it lacks and `injected` has."""
     kept = dict(template)
     for name, of, reserved in _INJECTED_MAPS:
         have, had = of(template), of(injected)
@@ -268,7 +268,7 @@ def _with_placement_of(template: Template, running: Template) -> dict[str, Any]:
 
 
 def _without_injection_of(template: Template, injected: Template) -> dict[str, Any]:
-    """A template without those of our keys that `injected` has, too."""
+    """A template without our keys that `injected` also has."""
     plain = dict(template)
     for name, of, reserved in _INJECTED_MAPS:
         have, had = of(template), of(injected)
@@ -283,19 +283,19 @@ def _without_injection_of(template: Template, injected: Template) -> dict[str, A
 def started_template(
     template: Template, info: PodSetInfo, *, workload: str, path: str, elastic: bool = False
 ) -> dict[str, Any] | StartConflict:
-    """What a template looks like once its job runs.
+    """A template after the start of its job.
 
     Args:
         template: in its created or restored form.
-        info: what its PodSet was given.
-        workload: name of the Workload that was admitted.
+        info: what the admission gave its PodSet.
+        workload: name of the admitted Workload.
         path: of the template in the manifest, for messages.
-        elastic: new pods wait for a slice of their own behind the elastic gate.
+        elastic: new pods stay behind the elastic gate until a slice for them is admitted.
 
     Returns:
-        The workload annotation always: it tells whose pods these are, whatever becomes of their
-        controller. With a topology assignment, or elastic, also the podset label, and the label,
-        annotation and gates that go with each. Or the key on which user and flavor disagree.
+        Always with the workload annotation: it names the Workload of the pods even if their
+        controller is gone. With a topology assignment, or elastic, also the podset label, and the
+        label, annotation and gates of each. Or the key on which user and flavor disagree.
     """
     selector = section(section(template, "spec"), "nodeSelector")
     for key, want in sorted(info.node_labels.items()):
@@ -317,16 +317,16 @@ def started_template(
 def start_ops(
     pod_templates: Iterable[PodTemplate], podset_infos: Mapping[str, PodSetInfo], *, workload: str
 ) -> list[JsonPatchOp] | StartConflict:
-    """Operations that bring templates to their started form.
+    """Operations that inject what a start adds into templates.
 
     Args:
         pod_templates: all templates of the job, each in its created or restored form.
-        podset_infos: by PodSet name; a template whose PodSet was given nothing stays as it is.
-        workload: name of the Workload that was admitted.
+        podset_infos: by PodSet name; a template whose PodSet is not in it is not changed.
+        workload: name of the admitted Workload.
 
     Returns:
-        Nothing for templates that are started already; or the key on which user and flavor
-        disagree.
+        No operations for templates that are already started; or the key on which user and
+        flavor disagree.
     """
     operations: list[JsonPatchOp] = []
     for one in pod_templates:
@@ -348,7 +348,7 @@ def start_ops(
 def _with_gates(
     started: dict[str, Any], template: Template, *, tas: bool, elastic: bool
 ) -> dict[str, Any]:
-    """The gates of a started template: one set at creation keeps its place in the list."""
+    """The gates of a started template: a gate set at creation keeps its position in the list."""
     wanted = [gate for gate, on in ((TOPOLOGY_GATE, tas), (ELASTIC_GATE, elastic)) if on]
     gates_to_remove = {TOPOLOGY_GATE, ELASTIC_GATE} - set(wanted)
     gates = items(section(template, "spec"), "schedulingGates")
@@ -384,7 +384,7 @@ def _toleration_json(toleration: TolerationLike) -> dict[str, Any]:
 
 
 def has_podset_info(template: Template, info: PodSetInfo) -> bool:
-    """Whether a template has all that an admission adds to its spec."""
+    """Whether a template has everything that an admission adds to its spec."""
     spec = section(template, "spec")
     selector = section(spec, "nodeSelector")
     have = [dict(entry) for entry in items(spec, "tolerations")]
@@ -394,14 +394,14 @@ def has_podset_info(template: Template, info: PodSetInfo) -> bool:
 
 
 def has_template_lost_flavor(template: Template, original: Template, info: PodSetInfo) -> bool:
-    """Whether a running job's template lost what its flavor had added to a field of it.
+    """Whether the template of a running job lost values that its flavor added to a field.
 
-    A field that holds more than its user wrote may show an earlier form of the flavor, and is
-    left alone.
+    A field with more values than its user wrote may have them from an earlier version of the
+    flavor, so it is not changed.
 
     Args:
         template: as stored, of a job that was started.
-        original: the user's, as the Workload keeps it.
+        original: the user's, as stored in the Workload.
         info: what the admission adds now.
     """
     spec, before = section(template, "spec"), section(original, "spec")
@@ -420,17 +420,17 @@ def has_template_lost_flavor(template: Template, original: Template, info: PodSe
 def restored_template(
     template: Template, original: Template | None, info: PodSetInfo | None = None
 ) -> dict[str, Any]:
-    """What a template looks like once its job has stopped: as its user wrote it.
+    """A template after the stop of its job: as its user wrote it.
 
     Args:
-        template: in its started form, perhaps edited by its user since.
-        original: the user's, as the Workload keeps it; None when it keeps none.
-        info: what the admission gave. With it, all node selectors and tolerations that the user
-            wrote while the job ran are kept; without, changes of those that `original` has,
-            since others may be the flavor's.
+        template: in its started form, which its user may have edited.
+        original: the user's, as stored in the Workload; None if it has none.
+        info: the result of the admission. If given, all node selectors and tolerations that the
+            user wrote while the job ran are kept. If not, only changes of those that `original`
+            has are kept, because others may be the flavor's.
 
     Returns:
-        The template without our own keys and, with an original, without what the flavor added.
+        The template without reserved keys and, with an original, without what the flavor added.
     """
     plain = strip_reserved(template)
     if original is None:
@@ -446,7 +446,7 @@ def restored_template(
         ("metadata", "annotations"),
         ("spec", "schedulingGates"),
     ):
-        # An empty value that the user wrote comes back as it was.
+        # An empty value that the user wrote is restored as an empty value.
         empty = section(original, part).get(name)
         if name not in section(plain, part) and empty is not None and not empty:
             plain = with_field(plain, part, name, empty)
@@ -460,13 +460,13 @@ def restore_ops(
     originals: Mapping[str, Template],
     podset_infos: Mapping[str, PodSetInfo] | None = None,
 ) -> list[JsonPatchOp]:
-    """Operations that bring templates back to their user's form.
+    """Operations that restore the templates that the user wrote.
 
     Args:
         pod_templates: all templates of the job.
-        originals: by PodSet name, as the Workload keeps them; a template without one loses our
-            own keys only.
-        podset_infos: by PodSet name, what the admission gave, where it is still known; see
+        originals: by PodSet name, as stored in the Workload; a template without an original loses
+            the reserved keys only.
+        podset_infos: by PodSet name, the result of the admission, if it is still known; see
             `restored_template`.
     """
     known = podset_infos or {}

@@ -25,7 +25,7 @@ def with_preconditions(
 
 
 def value_patch(prefix: str, key: str, have: Mapping[str, Any], want: object) -> list[JsonPatchOp]:
-    """Bring `have[key]` to `want` as a whole; `want` None or empty removes it.
+    """Replace `have[key]` as a whole with `want`; if `want` is None or empty, remove it.
 
     Nothing is emitted when both are equal; absent, null and empty count as equal, because the
     API server stores them alike.
@@ -42,7 +42,7 @@ def value_patch(prefix: str, key: str, have: Mapping[str, Any], want: object) ->
 def map_patch(
     prefix: str, key: str, have: Mapping[str, Any], want: Mapping[str, Any] | None
 ) -> list[JsonPatchOp]:
-    """Bring the map `have[key]` to `want` key by key, creating or removing it where needed."""
+    """Make the map `have[key]` equal to `want` key by key; create or remove the map if needed."""
     current = have.get(key)
     if not current or not want:
         return value_patch(prefix, key, have, None if want is None else dict(want))

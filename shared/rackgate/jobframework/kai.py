@@ -1,8 +1,8 @@
-"""Jobs for the KAI scheduler: annotations of the Job that say what its template requests.
+"""Jobs for the KAI scheduler: translate the requests of the template to annotations of the Job.
 
-KAI makes the PodGroup of a Job itself, from labels and annotations on the Job. So the Job alone is
-written, never its template: our queue label becomes KAI's, with the same queue name. From then on
-Rackgate does not manage the Job.
+KAI creates the PodGroup of a Job from labels and annotations of the Job. So Rackgate writes only
+the Job's metadata, never its template: KAI's queue label replaces ours, with the same queue name.
+From then on Rackgate does not manage the Job.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ KAI_PREFERRED: Final = "kai.scheduler/topology-preferred-placement"
 _LEVELS: Final = ((KAI_REQUIRED, REQUIRED_TOPOLOGY), (KAI_PREFERRED, PREFERRED_TOPOLOGY))
 _ANNOTATIONS_PATH: Final = f"{TEMPLATE_PATH}.metadata.annotations"
 _SLICES: Final = (SLICE_REQUIRED_TOPOLOGY, SLICE_SIZE, SLICE_CONSTRAINTS)
-_OR_USE_RACKGATE: Final = f"or take {KAI_SCHEDULER} out of {TEMPLATE_PATH}.spec.schedulerName"
+_OR_USE_RACKGATE: Final = f"or remove {KAI_SCHEDULER} from {TEMPLATE_PATH}.spec.schedulerName"
 
 Job = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RenderOptions:
-    """What the operator says of KAI in this cluster.
+    """The KAI settings of this cluster.
 
     Attributes:
-        topology: KAI's Topology of Jobs that name none themselves; empty for none.
-        jobs_grouped: all pods of a Job are one PodGroup, so that levels hold for them together.
-            Older versions of KAI make a PodGroup of each pod.
-        both_levels: gate RackgateRequiredAndPreferred: both levels may be asked for together.
+        topology: KAI's Topology of Jobs that do not name one; empty for none.
+        jobs_grouped: all pods of a Job are one PodGroup, so levels apply to them together.
+            Older versions of KAI create a PodGroup for each pod.
+        both_levels: gate RackgateRequiredAndPreferred: both levels may be requested together.
     """
 
     topology: str = ""
@@ -70,12 +70,12 @@ class RenderOptions:
 
 @dataclass(frozen=True, slots=True)
 class RenderResult:
-    """What becomes of a Job: either operations, or errors.
+    """The result for a Job: either operations or errors.
 
     Attributes:
         operations: JSON patch of the Job's metadata.
-        warnings: what its user should know.
-        errors: what KAI's annotations cannot say.
+        warnings: for its user.
+        errors: requests that KAI's annotations cannot express.
     """
 
     operations: list[JsonPatchOp] = field(default_factory=list)
@@ -84,17 +84,17 @@ class RenderResult:
 
 
 def is_for_kai(job: Job, stored: Job) -> bool:
-    """Whether this write brings a Job under the queue label whose pods are KAI's to place.
+    """Whether this write sets the queue label on a Job with pods for KAI.
 
-    A Job that Rackgate manages already stays Rackgate's. One that runs may not enter a queue,
-    except one that is KAI's: its user has applied the same manifest anew.
+    A Job that Rackgate already manages stays managed. A running Job may not enter a queue, unless
+    it is already a Job of KAI: its user has applied the same manifest again.
 
     Args:
         job: as written.
-        stored: as it was; empty at creation.
+        stored: the Job before the write; empty at creation.
 
     Raises:
-        MalformedError: a part of it is none that the API server could send.
+        MalformedError: a field has a shape that the API server never sends.
     """
     if not is_managed(job) or _scheduler(job) != KAI_SCHEDULER:
         return False
@@ -106,14 +106,14 @@ def is_for_kai(job: Job, stored: Job) -> bool:
 
 
 def render(job: Job, options: RenderOptions) -> RenderResult:
-    """The metadata that tell KAI what the Job's queue label and its template's levels tell us.
+    """Translate the Job's queue label and its template's levels to KAI's metadata.
 
     Args:
-        job: one that `is_for_kai`.
-        options: what is known of KAI.
+        job: one for which `is_for_kai` is true.
+        options: the KAI settings of this cluster.
 
     Raises:
-        MalformedError: a part of it is none that the API server could send.
+        MalformedError: a field has a shape that the API server never sends.
     """
     template = validated_template(template_of(job), TEMPLATE_PATH)
     template_annotations = annotations_of(template, TEMPLATE_PATH)
@@ -148,19 +148,19 @@ def _scheduler(job: Job) -> object:
 
 
 def _levels(kai_annotations: Mapping[str, str], have: Mapping[str, Any]) -> list[str]:
-    """KAI's annotations of a level that the Job has, or gets."""
+    """KAI's level annotations that the Job has or gets."""
     return [kai for kai, _ in _LEVELS if kai in kai_annotations or kai in have]
 
 
 def _unsupported_requests(
     job: Job, template_annotations: Mapping[str, Any]
 ) -> Iterator[FieldError]:
-    """Reject what Rackgate can promise, and no annotation on a Job can tell KAI."""
+    """Reject requests that Rackgate supports and KAI's Job annotations cannot express."""
     request = topology_request({"metadata": {"annotations": dict(template_annotations)}}) or {}
     for key in _SLICES:
         if key in template_annotations:
             yield _unsupported_annotation(
-                key, template_annotations[key], "slices of a Job", "ask for one level"
+                key, template_annotations[key], "slices of a Job", "request one level"
             )
     if PODSET_GROUP in template_annotations:
         yield _unsupported_annotation(
@@ -175,17 +175,17 @@ def _unsupported_requests(
         yield _unsupported_annotation(
             UNCONSTRAINED_TOPOLOGY,
             template_annotations[UNCONSTRAINED_TOPOLOGY],
-            "this wish",
+            "this request",
             advice,
         )
     elastic = annotations_of(job).get(ELASTIC_ANNOTATION, "false")
     if elastic != "false":
         path = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
-        problem = f"{shown(elastic)}: quota of a Job that KAI places is not given in slices"
+        problem = f"{shown(elastic)}: a Job that KAI schedules cannot have workload slices"
         yield FieldError(path, problem, f"remove it, {_OR_USE_RACKGATE}")
     priority = labels_of(job).get(PRIORITY_CLASS_LABEL)
     if priority is not None:
-        problem = f"{shown(priority)}: KAI knows no WorkloadPriorityClass"
+        problem = f"{shown(priority)}: KAI does not support WorkloadPriorityClass"
         advice = f"name a PriorityClass in {TEMPLATE_PATH}.spec.priorityClassName instead"
         yield FieldError(f"metadata.labels[{PRIORITY_CLASS_LABEL}]", problem, advice)
 
@@ -198,7 +198,7 @@ def _unsupported_annotation(key: str, value: object, what: str, advice: str) -> 
 def _conflicting_annotations(
     job: Job, labels: Mapping[str, str], kai_annotations: Mapping[str, str]
 ) -> Iterator[FieldError]:
-    """Reject a Job that tells KAI one thing itself, and another by its queue or template."""
+    """Reject a Job whose own KAI metadata contradict its queue or template."""
     sources = {KAI_QUEUE: f"metadata.labels[{QUEUE_LABEL}]"}
     sources |= {kai: f"{_ANNOTATIONS_PATH}[{kueue_key}]" for kai, kueue_key in _LEVELS}
     for where, have, want in (
@@ -207,7 +207,7 @@ def _conflicting_annotations(
     ):
         for key, value in want.items():
             if key in have and have[key] != value:
-                problem = f"{shown(have[key])} is not {shown(value)}, as {sources[key]} asks"
+                problem = f"{shown(have[key])} is not {shown(value)}, as {sources[key]} requests"
                 advice = "make both equal, or remove one of them"
                 yield FieldError(f"metadata.{where}[{key}]", problem, advice)
 
@@ -215,16 +215,16 @@ def _conflicting_annotations(
 def _ineffective_levels(
     kai_annotations: Mapping[str, Any], pods: int, options: RenderOptions
 ) -> Iterator[FieldError]:
-    """Reject levels that KAI would not keep, and what would let its pods wait for ever."""
+    """Reject levels that KAI would ignore, or that would leave the pods pending forever."""
     levels = _levels({}, kai_annotations)
     path = f"metadata.annotations[{KAI_TOPOLOGY}]"
     if levels and not kai_annotations.get(KAI_TOPOLOGY):
-        problem = f"no Topology of KAI is named for level {shown(kai_annotations[levels[0]])}"
-        advice = "name it here, or have kai.topology set in the webhook's configuration"
+        problem = f"level {shown(kai_annotations[levels[0]])} needs the name of a KAI Topology"
+        advice = "name it here, or set kai.topology in the webhook's configuration"
         yield FieldError(path, problem, advice)
     if not levels and kai_annotations.get(KAI_TOPOLOGY) is not None:
         problem = (
-            f"{shown(kai_annotations[KAI_TOPOLOGY])} without a level: KAI would never place the "
+            f"{shown(kai_annotations[KAI_TOPOLOGY])} without a level: KAI would never schedule the "
             "pods"
         )
         yield FieldError(
@@ -232,16 +232,16 @@ def _ineffective_levels(
         )
     if levels and pods > 1 and not options.jobs_grouped:
         problem = (
-            f"{shown(kai_annotations[levels[0]])} would hold for each of the {pods} pods alone: "
-            "this KAI"
-            " makes a PodGroup of each pod of a Job"
+            f"{shown(kai_annotations[levels[0]])} would apply to each of the {pods} pods "
+            "separately: this"
+            " KAI creates a PodGroup for each pod of a Job"
         )
-        advice = f"have kai.jobsGrouped set in the webhook's configuration, {_OR_USE_RACKGATE}"
+        advice = f"set kai.jobsGrouped in the webhook's configuration, {_OR_USE_RACKGATE}"
         yield FieldError(f"metadata.annotations[{levels[0]}]", problem, advice)
 
 
 def _warnings(job: Job) -> Iterator[str]:
-    """What is allowed, and not what it may seem to be."""
+    """Requests that are allowed but may not have the expected effect."""
     if is_suspended(job):
         yield "spec.suspend is true: the Job stays suspended until you unsuspend it"
     for index, owner in enumerate(items(section(job, "metadata"), "ownerReferences", "metadata")):

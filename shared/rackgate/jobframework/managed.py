@@ -1,6 +1,6 @@
-"""Which objects are managed, what they get at creation, and whose pod is it.
+"""Which objects are managed, what is injected at creation, and which Workload a pod belongs to.
 
-The same answers for webhook, assigner and ungater.
+Webhook, assigner and ungater share these functions.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def queue_of(job: Manifest) -> str | None:
 
 
 def is_managed(job: Manifest) -> bool:
-    """Whether the job carries the queue label and is nobody's child; all others are left alone.
+    """Whether the job has the queue label and is not a child of another job.
 
-    The Jobs of a JobSet and the clean-up Job of a RayCluster start and stop with their owner,
-    also when they inherit its queue label: they are never queued a second time.
+    The Jobs of a JobSet and the cleanup Job of a RayCluster start and stop with their owner. They
+    are never queued a second time, even if they inherit its queue label.
     """
     return QUEUE_LABEL in labels_of(job) and not is_child(job)
 
@@ -56,15 +56,16 @@ def _controls_jobs(api_version: str, kind: str) -> bool:
 def inject(
     kind: GenericJob[Any], job: Manifest, *, elastic_enabled: bool = False
 ) -> list[JsonPatchOp]:
-    """What a job is given at creation, or when it gets its queue label while suspended.
+    """Operations at creation of a job, or when a suspended job gets its queue label.
 
-    A managed job is suspended, and its templates are injected. The result of this, and jobs that
-    are not managed, need no operation.
+    A managed job is suspended, and its templates are injected. Jobs that are not managed, and
+    jobs to which this was already applied, need no operation.
 
     Args:
-        kind: of the job.
-        job: as it came.
-        elastic_enabled: jobs of the kind may be resized in slices: pods of one that asks for it
+        kind: kind of the job.
+        job: as written.
+        elastic_enabled: jobs of the kind may be resized with slices: pods of a job that requests
+            it are gated.
             are held.
     """
     if not is_managed(job):
@@ -75,16 +76,16 @@ def inject(
 
 
 def remove_injection(kind: GenericJob[Any], job: Manifest) -> list[JsonPatchOp]:
-    """Takes Rackgate's keys out of a suspended job that lost its queue label."""
+    """Remove Rackgate's keys from a suspended job that lost its queue label."""
     return remove_injection_ops(kind.templates(job))
 
 
 def cleanup_label_of(pod: Manifest) -> str | None:
-    """The label by which a pod says that it cleans up behind a job; None without one.
+    """The label by which a pod says that it cleans up after a job; None without one.
 
     Such a pod is made from a template of a job that is being deleted and inherits its labels, but
-    comes after the job: it belongs to no PodSet, and must run, or the job would stay behind its
-    finalizer.
+    is created after the job. It belongs to no PodSet and must run, or a finalizer would keep the
+    job forever.
     """
     labels = labels_of(pod)
     for label, value in CLEANUP_LABELS.items():
@@ -94,16 +95,16 @@ def cleanup_label_of(pod: Manifest) -> str | None:
 
 
 def is_cleanup_pod(pod: Manifest) -> bool:
-    """Whether a pod says that it cleans up behind a job."""
+    """Whether a pod says that it cleans up after a job."""
     return cleanup_label_of(pod) is not None
 
 
 def podset_of_pod(
     annotations: Mapping[str, str], labels: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    """Workload name and PodSet name that a pod claims, None when one of both is missing.
+    """Workload name and PodSet name that a pod claims; None if one of them is missing.
 
-    A claim only: pods are made by users too. `is_tas_pod` checks it.
+    Users create pods too, so the claim is not trusted. `is_tas_pod` checks it.
     """
     workload, podset = annotations.get(WORKLOAD_ANNOTATION), labels.get(PODSET_LABEL)
     return (workload, podset) if workload and podset else None
@@ -112,8 +113,8 @@ def podset_of_pod(
 def is_tas_pod(controller_uid: str, owner_uid: str, *, assignment: object) -> bool:
     """Whether a pod is placed by topology; if not, it counts as any other pod on its node.
 
-    Only what nobody but the API server and the assigner can set decides. Which of its topology
-    annotations a pod carries, and its `tas` label, do not.
+    The result depends only on fields that the API server and the assigner set. The topology
+    annotations and the `tas` label of a pod have no influence.
 
     Args:
         controller_uid: of the pod's controlling owner; empty without one.

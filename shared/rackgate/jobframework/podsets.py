@@ -1,4 +1,4 @@
-"""PodSets: how a kind builds them, what those of one job must agree on, what a Workload has."""
+"""PodSets: how a kind builds them, rules for the PodSets of one job, PodSets of a Workload."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def podset_json(
 
 
 def name_errors(named: Iterable[tuple[str, str]], taken: Iterable[str] = ()) -> list[FieldError]:
-    """Reject names that are no names of PodSets, and two that differ in case alone.
+    """Reject invalid PodSet names, and names that differ only in case.
 
     Args:
         named: path and name of each template, in order.
-        taken: names of PodSets that are there besides.
+        taken: names of other PodSets.
     """
     errors: list[FieldError] = []
     first = {name: name for name in taken}
     for path, name in named:
         podset = name.lower()
         if not _DNS_LABEL.match(podset):
-            problem = f"{shown(name)} cannot be the name of a podset"
+            problem = f"{shown(name)} is not a valid podset name"
             errors.append(
                 FieldError(path, problem, "use up to 63 letters, digits and -, no - at the ends")
             )
@@ -60,7 +60,7 @@ def group_errors(
         counts: pods of each PodSet.
 
     Returns:
-        One error for each broken group, at its first template.
+        One error for each invalid group, at its first template.
     """
     groups: dict[str, list[PodTemplate]] = {}
     for pod_template in pod_templates:
@@ -82,14 +82,14 @@ def _group_error(
     members: Sequence[PodTemplate], counts: Mapping[str, int]
 ) -> tuple[str, str] | None:
     if len(members) != 2:
-        problem = f"it is made of exactly 2 podsets, here are {len(members)}"
+        problem = f"a group has exactly 2 podsets, found {len(members)}"
         return problem, "name the group in the templates of the leader and of its workers"
     smallest = min(counts.get(member.podset, 0) for member in members)
     if smallest > 1:
-        problem = f"one of its podsets must be a single pod, the smaller has {smallest}"
-        return problem, "ask for slices instead, or make the leader a template of its own"
+        problem = f"one of its podsets must be a single pod, the smaller one has {smallest}"
+        return problem, "request slices instead, or make the leader a template of its own"
     if len({_levels(member) for member in members}) > 1:
-        return "its podsets ask for different levels", "give both the same topology annotation"
+        return "its podsets request different levels", "give both the same topology annotation"
     return None
 
 
@@ -102,12 +102,12 @@ def _levels(pod_template: PodTemplate) -> tuple[str | None, ...]:
 
 
 def has_topology(workload: Workload) -> bool:
-    """Whether any PodSet was given a topology assignment."""
+    """Whether any PodSet has a topology assignment."""
     return any(topology_by_podset(workload).values())
 
 
 def topology_by_podset(workload: Workload) -> dict[str, bool]:
-    """For each PodSet that was admitted: whether it has a topology assignment."""
+    """For each admitted PodSet: whether it has a topology assignment."""
     admission = workload.status.admission
     assignments = () if admission is None else admission.pod_set_assignments
     return {found.name: found.topology_assignment is not None for found in assignments}
@@ -119,7 +119,7 @@ def total_pods(workload: Workload) -> int:
 
 
 def pods_without_gate(workload: Workload) -> int:
-    """Pods that were admitted without a topology assignment: no gate holds these."""
+    """Pods that were admitted without a topology assignment: they have no gate."""
     admission = workload.status.admission
     assignments = () if admission is None else admission.pod_set_assignments
     counts = counts_of(workload)
@@ -136,7 +136,7 @@ def counts_of(workload: Workload) -> dict[str, int]:
 
 
 def original_templates(workload: Workload | None) -> dict[str, Template]:
-    """The user's templates by PodSet, as the Workload keeps them; none without a Workload."""
+    """The user's templates by PodSet, as stored in the Workload; empty without a Workload."""
     podsets = () if workload is None else workload.spec.pod_sets
     return {podset.name: msgspec.json.decode(podset.template) for podset in podsets}
 
@@ -144,12 +144,12 @@ def original_templates(workload: Workload | None) -> dict[str, Template]:
 def podsets_differ(
     workload: Workload, wanted: Sequence[Mapping[str, Any]], *, resizable: bool = False
 ) -> bool:
-    """Whether the Workload's PodSets request something else than `wanted`.
+    """Whether the Workload's PodSets differ from `wanted`.
 
     Args:
         workload: as stored.
         wanted: PodSets as on the wire.
-        resizable: counts are no difference; they follow in slices.
+        resizable: counts may differ; they are admitted with slices.
     """
     present = [_stored_json(podset) for podset in workload.spec.pod_sets]
     if present == wanted:
@@ -159,14 +159,14 @@ def podsets_differ(
 
 
 def describe_running_change(workload: Workload, wanted: Sequence[Mapping[str, Any]]) -> str | None:
-    """What a running job requests that its Workload does not say, counts aside.
+    """What a running job requests that differs from its Workload, except counts.
 
-    Unlike those of a pending job, its templates also carry what its flavor added. What that was is
-    written nowhere, and flavors are edited, too: so entries *added* to nodeSelector and
-    tolerations are no difference.
+    Unlike those of a pending job, its templates also contain what its flavor added. That is not
+    recorded anywhere, and flavors are edited, too. So entries *added* to nodeSelector and
+    tolerations are not a difference.
 
     Returns:
-        What differs, for a message; None when nothing does.
+        The difference, for a message; None if there is none.
     """
     present = [_stored_json(podset) for podset in workload.spec.pod_sets]
     requested = [podset["name"] for podset in wanted]
@@ -179,7 +179,7 @@ def describe_running_change(workload: Workload, wanted: Sequence[Mapping[str, An
 
 
 def _without_added(have: Mapping[str, Any], want: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`want` without the selector keys and tolerations that `have` does not know."""
+    """`want` without selector keys and tolerations that `have` does not contain."""
     admitted_spec, template = section(have["template"], "spec"), want["template"]
     spec = dict(section(template, "spec"))
     selector, tolerations = section(spec, "nodeSelector"), items(spec, "tolerations")
@@ -193,7 +193,7 @@ def _without_added(have: Mapping[str, Any], want: Mapping[str, Any]) -> Mapping[
 
 
 def _without_counts(podset: Mapping[str, Any]) -> dict[str, Any]:
-    """A PodSet without the numbers that change when it is resized."""
+    """A PodSet without the numbers that a resize changes."""
     request = podset.get("topologyRequest") or {}
     kept = {key: value for key, value in request.items() if key != "subGroupCount"}
     return without_empty({**podset, "count": None, "topologyRequest": kept})

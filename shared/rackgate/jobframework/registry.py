@@ -16,14 +16,14 @@ JOBSET: Final = JobSetJob()
 RAYCLUSTER: Final = RayClusterJob()
 
 KINDS: Final[dict[str, GenericJob[Any]]] = {}
-"""By name of the kind, as on the wire."""
+"""Kinds by their name in the API."""
 CLEANUP_LABELS: Final[dict[str, str]] = {}
-"""Of pods that clean up behind a job, for the kinds that have such pods."""
+"""Labels of pods that clean up after a job, for the kinds that have such pods."""
 _BY_TYPE: Final[dict[type, GenericJob[Any]]] = {}
 
 
 def register(kind: GenericJob[Any]) -> None:
-    """Have jobs of a kind managed."""
+    """Register a kind of job."""
     KINDS[kind.name] = _BY_TYPE[kind.object_type] = kind
     CLEANUP_LABELS.update(kind.cleanup_labels)
 
@@ -36,7 +36,7 @@ def kind_of(job: JobLike) -> GenericJob[Any]:
     """The kind of a decoded job.
 
     Raises:
-        KeyError: it is of no kind in the registry.
+        KeyError: its kind is not in the registry.
     """
     return _BY_TYPE[type(job)]
 
@@ -49,7 +49,7 @@ def find_kind(api_version: str, kind: str) -> GenericJob[Any] | None:
 
 
 def has_child_jobs(api_version: str, kind: str) -> bool:
-    """Whether the pods of such a job belong to Jobs that it makes."""
+    """Whether the pods of such a job belong to Jobs that it creates."""
     found = find_kind(api_version, kind)
     return found is not None and found.child_job_label != ""
 
@@ -57,7 +57,7 @@ def has_child_jobs(api_version: str, kind: str) -> bool:
 def owner_of(workload: Workload) -> tuple[GenericJob[Any], str] | None:
     """Kind and `namespace/name` of the job that controls a Workload.
 
-    None when its controller is no job: a slice belongs to another Workload.
+    None if its controller is not a job: a slice belongs to another Workload.
     """
     owner = workload.metadata.controller
     kind = find_kind(owner.api_version, owner.kind) if owner is not None else None
@@ -67,5 +67,5 @@ def owner_of(workload: Workload) -> tuple[GenericJob[Any], str] | None:
 
 
 def enabled_elastic_kinds(features: Features) -> frozenset[str]:
-    """Names of the kinds whose jobs may be resized in slices."""
+    """Names of the kinds whose jobs may be resized with slices."""
     return frozenset(kind.name for kind in KINDS.values() if kind.elastic_enabled(features))

@@ -1,7 +1,7 @@
-"""Manifests and pod templates as plain JSON: reading, changing, comparing the fields we may write.
+"""Manifests and pod templates as plain JSON: read, change and compare the fields that we write.
 
-Only five fields of a template are ever touched: labels, annotations, nodeSelector, tolerations
-and schedulingGates. Everything else is passed on by reference, unread.
+Only five fields of a template are ever changed: labels, annotations, nodeSelector, tolerations
+and schedulingGates. Everything else is passed on by reference, without reading it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def section(holder: Mapping[str, Any], key: str, path: str = "") -> Mapping[str,
     """The object under `key`; empty when absent or null.
 
     Raises:
-        MalformedError: something else than an object is there.
+        MalformedError: the value is not an object.
     """
     value = holder.get(key)
     if value is None:
@@ -45,7 +45,7 @@ def items(holder: Mapping[str, Any], key: str, path: str = "") -> Sequence[Mappi
     """The list of objects under `key`; empty when absent or null.
 
     Raises:
-        MalformedError: it is no list, or an entry is no object.
+        MalformedError: it is not a list, or an entry is not an object.
     """
     value = holder.get(key)
     if value is None:
@@ -92,10 +92,10 @@ def gates_of(template: Template, path: str = "") -> list[str]:
 
 
 def validated_template(template: Template, path: str) -> Template:
-    """The template itself, once all that is read of it has the shape that is expected.
+    """The template itself, if all fields that are read have the expected shape.
 
     Raises:
-        MalformedError: it has not; names the field by its path in the manifest.
+        MalformedError: a field does not; the error names its path in the manifest.
     """
     labels_of(template, path)
     annotations_of(template, path)
@@ -107,7 +107,7 @@ def validated_template(template: Template, path: str) -> Template:
 
 
 def with_field(template: Template, part: str, field: str, value: object) -> dict[str, Any]:
-    """A copy of the template whose `part.field` is `value`; None takes the field away."""
+    """A copy of the template whose `part.field` is `value`; None removes the field."""
     inner = {name: kept for name, kept in section(template, part).items() if name != field}
     if value is not None:
         inner[field] = value
@@ -119,7 +119,7 @@ def with_field(template: Template, part: str, field: str, value: object) -> dict
 def with_entries(
     template: Template, part: str, field: str, entries: Mapping[str, str]
 ) -> dict[str, Any]:
-    """A copy in which the map `part.field` also holds `entries`."""
+    """A copy in which the map `part.field` also has `entries`."""
     current = section(section(template, part), field)
     return with_field(template, part, field, {**current, **entries}) if entries else dict(template)
 
@@ -127,7 +127,7 @@ def with_entries(
 def without_entries(
     template: Template, part: str, field: str, keys: Sequence[str]
 ) -> dict[str, Any]:
-    """A copy without `keys` in the map `part.field`; a map emptied by this goes away."""
+    """A copy without `keys` in the map `part.field`; an empty map is removed."""
     current = section(section(template, part), field)
     if not any(key in current for key in keys):
         return dict(template)
@@ -136,7 +136,7 @@ def without_entries(
 
 
 def with_gate(template: Template, gate: str) -> dict[str, Any]:
-    """A copy that carries the scheduling gate; others keep their place."""
+    """A copy with the scheduling gate; the order of others does not change."""
     if gate in gates_of(template):
         return dict(template)
     gates = [*items(section(template, "spec"), "schedulingGates"), {"name": gate}]
@@ -144,7 +144,7 @@ def with_gate(template: Template, gate: str) -> dict[str, Any]:
 
 
 def without_gates(template: Template, names: Sequence[str]) -> dict[str, Any]:
-    """A copy without these scheduling gates; a list emptied by this goes away."""
+    """A copy without these scheduling gates; an empty list is removed."""
     gates = items(section(template, "spec"), "schedulingGates")
     kept = [gate for gate in gates if gate.get("name") not in names]
     if len(kept) == len(gates):
@@ -160,7 +160,7 @@ def strip_reserved(template: Template) -> dict[str, Any]:
 
 
 def template_patch(have: Template, want: Template, prefix: str) -> list[JsonPatchOp]:
-    """Operations that bring the five writable fields from `have` to `want`.
+    """Operations that change the five writable fields from `have` to `want`.
 
     Args:
         have: the template as stored.
@@ -206,11 +206,10 @@ def reserved_errors(
 ) -> list[FieldError]:
     """Reject Rackgate's own keys in what a user writes.
 
-    Args:
-        template: a pod template or a pod.
-        path: its path in the manifest, empty for a pod itself.
-        injected_form: the same template as the webhook itself leaves it at creation: what it has of
-            these keys is right. None: no reserved key is.
+    template: a pod template or a pod.
+    path: its path in the manifest, empty for a pod itself.
+    injected_form: the same template after the webhook's injection: reserved keys that it has
+        are allowed. None: no reserved key is allowed.
     """
     wanted: Template = injected_form or {}
     fields = (

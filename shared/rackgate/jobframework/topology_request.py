@@ -1,9 +1,9 @@
 """Topology requests: as annotations of a pod template, and as `topologyRequest` of a PodSet.
 
-Users write annotations; `topology_request` turns them into the field that a Workload carries. Both
-forms are validated here, for webhook and scheduler alike. The API server's schema rejects most of
-the same already. The scheduler asks again, since Workloads are also written by hand, by older
-versions, and while every webhook replica is down (P5).
+Users write annotations; `topology_request` converts them to the field of a Workload. Both
+forms are validated here, for webhook and scheduler. The API server's schema already rejects most
+of the same errors. The scheduler validates again, because Workloads are also created by hand, by
+older versions, and while every webhook replica is down (P5).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_CONSTRAINTS: Final = 3
 MAX_REQUESTED_KEY: Final = 63  # longest level key a Workload can carry
 LEVEL_HELP: Final = "use the nodeLabel of a level of the topology, as in its spec.levels"
 
-# As the schema of the API says it.
+# As in the schema of the API.
 ONE_REQUEST: Final = "at most one of required, preferred and unconstrained may be set"
 SLICE_PAIR: Final = "podSetSliceRequiredTopology and podSetSliceSize need each other"
 SLICE_FORMS: Final = (
@@ -79,8 +79,8 @@ def topology_request(
 ) -> dict[str, Any] | None:
     """The `topologyRequest` of a PodSet, in camelCase, as its annotations say.
 
-    Values are copied as they are; what cannot be read (a size that is no number) is left out.
-    `topology_errors` says what is wrong with them.
+    Values are copied unchanged; values that cannot be parsed (a size that is not a number) are
+    omitted. `topology_errors` reports them.
 
     Args:
         template: the pod template.
@@ -120,13 +120,13 @@ _FIELD_BY_ANNOTATION: Final = (
 def topology_errors(
     template: Template, path: str, *, count: int | None = None, both_levels: bool = False
 ) -> list[FieldError]:
-    """Everything that the template's topology annotations alone show to be wrong.
+    """Errors that are visible in the template's topology annotations alone.
 
     Args:
         template: the pod template.
         path: its path in the manifest, `spec.template` for a Job.
         count: pods of the PodSet, None when not known; slices must divide it.
-        both_levels: a required and a preferred level may be asked for together.
+        both_levels: a required and a preferred level may be requested together.
 
     Returns:
         Field errors in a fixed order; none for a template without requests.
@@ -165,11 +165,11 @@ def _level_key_errors(
 
 
 def level_key_errors(key: str, path: str) -> list[FieldError]:
-    """Reject what cannot name a level: no node label key, or longer than a request carries."""
+    """Reject a value that is not a node label key, or is longer than a request allows."""
     if not is_label_key(key):
         return [FieldError(path, f"{shown(key)} is not a node label key", LEVEL_HELP)]
     if len(key) > MAX_REQUESTED_KEY:
-        problem = f"{shown(key)} has {len(key)} characters, a request carries {MAX_REQUESTED_KEY}"
+        problem = f"{shown(key)} has {len(key)} characters, a request allows {MAX_REQUESTED_KEY}"
         return [FieldError(path, problem, "use a shorter level key in the topology")]
     return []
 
@@ -189,14 +189,14 @@ def _slice_pair_errors(
 ) -> list[FieldError]:
     level, size = SLICE_REQUIRED_TOPOLOGY in annotations, SLICE_SIZE in annotations
     if level and not size:
-        problem = "slices are asked for without their size"
+        problem = "slices are requested without their size"
         return [
             FieldError(
                 f"{annotations_path}[{SLICE_REQUIRED_TOPOLOGY}]", problem, f"add {SLICE_SIZE}"
             )
         ]
     if size and not level:
-        problem = "a slice size is given without the level of the slices"
+        problem = "a slice size is set without the level of the slices"
         return [
             FieldError(
                 f"{annotations_path}[{SLICE_SIZE}]", problem, f"add {SLICE_REQUIRED_TOPOLOGY}"
@@ -214,7 +214,7 @@ def _slice_size_errors(
 
 
 def size_errors(value: object, path: str, count: int | None) -> list[FieldError]:
-    """Reject what is no number of pods of a slice, or does not divide the podset's `count`."""
+    """Reject a value that is not a slice size, or does not divide the podset's `count`."""
     size = _parse_size(value)
     if size is None:
         problem = f"{shown(value)} is not a whole number of pods"
@@ -239,7 +239,7 @@ def _exclusive_constraint_errors(
     problem = f"cannot be combined with {', '.join(found)}"
     return [
         FieldError(
-            f"{annotations_path}[{SLICE_CONSTRAINTS}]", problem, "keep one way to ask for slices"
+            f"{annotations_path}[{SLICE_CONSTRAINTS}]", problem, "keep one way to request slices"
         )
     ]
 
@@ -266,10 +266,10 @@ def _constraint_errors(
 
 
 def layer_errors(layers: Sequence[Mapping[str, Any]], path: str) -> list[FieldError]:
-    """Reject slice layers that do not lie within those above them.
+    """Reject slice layers that are not within the layers above them.
 
     Args:
-        layers: coarsest first, each with `topology` and `size`; what is no size is passed over.
+        layers: coarsest first, each with `topology` and `size`; invalid sizes are skipped.
         path: of the list.
     """
     errors = []
@@ -347,7 +347,7 @@ def _parse_constraints(value: object) -> list[dict[str, Any]] | None:
 
 
 def request_errors(request: Request, path: str, *, count: int | None) -> list[FieldError]:
-    """What is wrong with a `topologyRequest` besides `exclusive_errors`, in a fixed order.
+    """Errors of a `topologyRequest` other than `exclusive_errors`, in a fixed order.
 
     Args:
         request: in camelCase; null and empty fields count as absent.
@@ -401,7 +401,7 @@ def _layer_errors(request: Request, path: str, count: int | None) -> list[FieldE
     layers = _layer_objects(request.get(LAYERS))
     where = f"{path}.{LAYERS}"
     if len(layers) > MAX_CONSTRAINTS:
-        problem = f"{len(layers)} layers, at most {MAX_CONSTRAINTS} can be asked for"
+        problem = f"{len(layers)} layers, at most {MAX_CONSTRAINTS} can be requested"
         return [FieldError(where, problem, "keep the outermost layers that matter")]
     errors = []
     for index, layer in enumerate(layers):

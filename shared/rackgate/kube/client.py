@@ -56,7 +56,7 @@ THROTTLE_WAIT_S: Final = 1.0
 GET_TRIES: Final = 3
 # Methods whose response is the stored object.
 MUTATING_METHODS: Final = ("POST", "PUT", "PATCH")
-# The server sends a bookmark every minute; after two missed ones the stream counts as dead.
+# The server sends a bookmark every minute; after two missed ones the stream counts as stalled.
 WATCH_IDLE_S: Final = 150.0
 
 Params = Mapping[str, str]
@@ -376,7 +376,7 @@ class Client:
         Args:
             path: a collection.
             params: query; `watch=1` is added.
-            idle_s: seconds without data after which the stream counts as dead.
+            idle_s: seconds without data after which the stream counts as stalled.
 
         Raises:
             GoneError: the resourceVersion is too old. The server may also send this as an ERROR

@@ -69,8 +69,8 @@ def _from_files(settings: ConnectionSettings, user_agent: str) -> Transport:
         port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         if not host:
             raise ConfigError(
-                "connection: neither server nor kubeconfig is set, and this is no Pod "
-                "(KUBERNETES_SERVICE_HOST is unset)"
+                "connection: neither server nor kubeconfig is set, and this process does not run "
+                "in a Pod (KUBERNETES_SERVICE_HOST is unset)"
             )
         server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
         ca_file, token_file = IN_CLUSTER_DIR / "ca.crt", IN_CLUSTER_DIR / "token"
@@ -105,7 +105,7 @@ async def _from_kubeconfig(settings: ConnectionSettings, user_agent: str) -> Tra
         raise ConfigError(f"connection.kubeconfig: {error}") from error
     except (YAMLError, ValueError, TypeError, AttributeError) as error:
         # Errors of the library for files that are not kubeconfigs.
-        text = f'connection.kubeconfig: "{settings.kubeconfig}" is no kubeconfig: {error}'
+        text = f'connection.kubeconfig: "{settings.kubeconfig}" is not a kubeconfig: {error}'
         raise ConfigError(text) from error
 
     context = (loader.current_context or {}).get("name")

@@ -129,7 +129,7 @@ class Informer(Generic[T]):
             key_of: key in the store, for objects without `metadata`; equal to `Meta.key`.
             version_of: resourceVersion, for objects without `metadata`.
             uid_of: UID, for objects without `metadata`.
-            idle_s: seconds without data after which a watch counts as dead, and a list is due.
+            idle_s: seconds without data after which a watch counts as stalled, and a list is due.
             backoff: backoff between failures.
             failing_s: longest time that writes wait because of 403 and 500.
         """

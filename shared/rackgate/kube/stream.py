@@ -122,7 +122,7 @@ def page_meta(body: bytes) -> ListMeta:
     """
     meta = decode_page(body).metadata
     if not meta.resource_version:
-        raise ValueError("no list: it has no resourceVersion")
+        raise ValueError("not a list: it has no resourceVersion")
     return meta
 
 

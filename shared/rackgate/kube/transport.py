@@ -60,7 +60,7 @@ class TokenFile(Credentials):
             token = self._path.read_bytes().strip()
             # The file may be partially written.
             if not token.isascii() or not token.decode().isprintable() or not token:
-                raise OSError(f'"{self._path}" holds no token')
+                raise OSError(f'"{self._path}" contains no token')
             self._header = f"Bearer {token.decode()}"
             self._stamp = stamp
         return self._header

@@ -9,7 +9,7 @@ from typing import Final
 
 from rackgate.runtime import clock
 
-# Nothing signals that a deadline was brought forward, so a sleep checks it this often.
+# No signal is sent when a deadline moves to an earlier time, so a sleep checks it this often.
 DEADLINE_CHECK_S: Final = 0.25
 
 

@@ -22,14 +22,16 @@ _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 def _validate_key(key: str) -> str:
     if not _KEY.fullmatch(key):
         raise ValueError(
-            f'"{key}" is no label key; expected PREFIX/NAME or NAME, like team or a.b/team'
+            f'"{key}" is not a label key; expected PREFIX/NAME or NAME, like team or a.b/team'
         )
     return key
 
 
 def _validate_value(value: str) -> str:
     if not _VALUE.fullmatch(value):
-        raise ValueError(f'"{value}" is no label value; at most 63 letters, digits, "-", "_", "."')
+        raise ValueError(
+            f'"{value}" is not a label value; at most 63 letters, digits, "-", "_", "."'
+        )
     return value
 
 

@@ -87,13 +87,13 @@ def run_service(
     except Exception as error:
         conflict = _find_conflict(error)
         if conflict is not None:
-            log.error("service_failed", error=str(conflict))  # noqa: TRY400 - a trace buries it
+            log.error("service_failed", error=str(conflict))  # noqa: TRY400 - a stack trace would hide the message
             return EXIT_CONFLICT
         cause = _only_cause(error)
         if isinstance(cause, SettingsError):
             return _print_errors(cause)
         if isinstance(cause, OSError) and cause.errno in _PORT_ERRNOS:
-            log.error("service_failed", error=str(cause))  # noqa: TRY400 - a trace buries it
+            log.error("service_failed", error=str(cause))  # noqa: TRY400 - a stack trace would hide the message
         else:
             log.exception("service_failed")
         return 1

@@ -77,7 +77,7 @@ class ConnectionSettings(ConfigModel):
                 "kubeconfig excludes server, caFile, tokenFile and client certificates"
             )
         if not self.server and any(explicit):
-            raise ValueError("server is needed beside caFile, tokenFile or client certificates")
+            raise ValueError("caFile, tokenFile and client certificates require server")
         if bool(self.client_certificate_file) != bool(self.client_key_file):
             raise ValueError("clientCertificateFile and clientKeyFile go together")
         return self
@@ -208,7 +208,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise SettingsError([f'"{path}" must hold a mapping, found {type(document).__name__}'])
+        raise SettingsError([f'"{path}" must contain a mapping, found {type(document).__name__}'])
     return document
 
 

@@ -91,16 +91,16 @@ def _check(assignment: TopologyAssignment) -> None:
             continue
         domain = shown("/".join(values))
         if len(values) != width:
-            _reject("slices", f"domain {domain} has not {width} values")
+            _reject("slices", f"domain {domain} does not have {width} values")
         if max(map(len, values)) > MAX_VALUE:
             _reject("slices", f"domain {domain} has a value longer than {MAX_VALUE} characters")
-        _reject("slices", f"domain {domain} takes {count} pods: 1 to {MAX_PODS} are possible")
+        _reject("slices", f"domain {domain} has {count} pods: must be 1 to {MAX_PODS}")
     _check_totals(domains)
 
 
 def _check_levels(levels: Sequence[str]) -> None:
     if not 1 <= len(levels) <= LEVELS:
-        _reject("levels", f"{len(levels)} levels: 1 to {LEVELS} are possible")
+        _reject("levels", f"{len(levels)} levels: must be 1 to {LEVELS}")
     for index, level in enumerate(levels):
         if len(level) > MAX_LEVEL_LENGTH:
             problem = f"{shown(level)} is longer than {MAX_LEVEL_LENGTH} characters"
@@ -119,7 +119,7 @@ def _check_totals(domains: Sequence[tuple[Domain, int]]) -> None:
             seen.add(values)
     pods = sum(count for _, count in domains)
     if pods > MAX_PODS:
-        _reject("slices", f"{pods} pods in all: a PodSet has {MAX_PODS} at most")
+        _reject("slices", f"{pods} pods in total: a PodSet has at most {MAX_PODS}")
 
 
 def _encode_values(values: Sequence[str]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 A slice stores the common prefix and suffix of its values per level once, so a cut saves bytes where
 the neighbors on one side share more than those on both.
 
-Phases: `cut_candidates` finds the places where a cut may save more than it costs;
-`find_cheapest_slices` is a shortest path over these places, with at most `_MAX_STATES` open slices;
+Phases: `cut_candidates` finds the positions where a cut may save more than it costs;
+`find_cheapest_slices` is a shortest path over them, with at most `_MAX_STATES` open slices;
 `merge_down_to` merges neighbors if there are too many slices. The order of domains never changes.
 Time is about linear in the number of domains for names of machines, as few cuts are candidates.
 """
@@ -33,7 +33,7 @@ _MIN_SAVING: Final = 40
 # One character is one digit of 32 bits.
 _CODEC: Final = "utf-32-be"
 _BITS: Final = 32
-# Open slices per place. Names of machines need fewer than ten; hostile names any number.
+# Open slices per position. Names of machines need fewer than ten; hostile names any number.
 _MAX_STATES: Final = 24
 
 # For a run of domains, by level: common prefix, common suffix, shortest value; finally 1 if all pod
@@ -56,8 +56,8 @@ def slice_starts(
 ) -> list[int]:
     """Indexes at which slices start; the first is 0.
 
-    Near the optimum: of open slices that share the same, only the cheapest is followed, and places
-    where a cut is unlikely to save bytes are skipped.
+    Near the optimum: of open slices that share the same, only the cheapest is followed, and
+    positions where a cut is unlikely to save bytes are skipped.
 
     Args:
         columns: shape (levels, domains): label values.
@@ -248,7 +248,7 @@ def _numbers(texts: Sequence[str], width: int, align: Callable[[str, int, str], 
 
 
 def _worthwhile_cuts(row: Sequence[int], top: int) -> set[int]:
-    """Places that are lower than a run of neighbors, by more in total than a cut must save.
+    """Positions that are lower than a run of neighbors, by more in total than a cut must save.
 
     Args:
         row: shape (domains,): what each domain shares with the previous one.
@@ -257,7 +257,7 @@ def _worthwhile_cuts(row: Sequence[int], top: int) -> set[int]:
     found: set[int] = set()
     if len(set(row[1:])) < 2:
         return found
-    # Place, its value, and the highest value between it and the lower place before it.
+    # Position, its value, and the highest value between it and the lower position before it.
     waiting: list[tuple[int, int, int]] = []
     for place in range(1, len(row)):
         value = row[place]

@@ -327,7 +327,7 @@ def test_a_level_that_no_topology_has_is_told_with_those_it_has() -> None:
     found = explained(cache)
     assert found.reason == EvictionReason.DEACTIVATED_INVALID_TOPOLOGY
     change = next(change for change in found.changes if change.kind == "levelName")
-    assert change.text == f'write "rack" for "rak"; levels: {BLOCK}, {RACK}, {HOST}'
+    assert change.text == f'use "rack" instead of "rak"; levels: {BLOCK}, {RACK}, {HOST}'
 
 
 def test_a_template_that_cannot_be_read_is_told() -> None:

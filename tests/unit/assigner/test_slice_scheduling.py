@@ -91,7 +91,7 @@ def test_a_slice_waits_for_its_parents_flavor_though_another_has_room() -> None:
     assert hold.reason == "WaitingForQuota"
     assert hold.message == (
         "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor "
-        "plain, 1 more needed; a slice takes the flavors of its parent Workload ray: plain"
+        "plain, 1 more needed; a slice uses the flavors of its parent Workload ray: plain"
     )
     parent(cache, 2, of="other", version="3")
     assert admissions(plan_cycle(cache))["s1"].podsets[0].flavors == {"cpu": "other"}
@@ -114,7 +114,7 @@ def test_a_slice_waits_while_its_parent_does_not_run(state: dict[str, Any], prob
     cache = world()
     parent(cache, **state)
     slice_of(cache)
-    text = f"a slice waits for its parent Workload ray, which {problem}"
+    text = f"the slice is pending: its parent Workload ray {problem}"
     assert waits_for(cache) == Requeue("team/s1", "OnHold", text)
 
 
@@ -122,7 +122,7 @@ def test_a_slice_waits_while_its_parent_does_not_run(state: dict[str, Any], prob
 def test_a_slice_without_parent_or_of_a_namesake_is_not_admitted() -> None:
     cache = world()
     slice_of(cache, owner="uid-of-old")
-    text = "a slice waits for its parent Workload ray, which does not exist"
+    text = "the slice is pending: its parent Workload ray does not exist"
     assert waits_for(cache).message == text
     parent(cache)
     assert waits_for(cache).message == text
@@ -159,7 +159,7 @@ def test_a_slice_keeps_to_the_queue_and_the_flavors_its_parent_was_admitted_by()
     slice_of(cache)
     hold = waits_for(cache)
     assert hold.reason == "NoMatchingFlavor"
-    assert "has flavor gone, which ClusterQueue cq does not offer any more" in hold.message
+    assert "uses flavor gone, which ClusterQueue cq does not offer any more" in hold.message
     parent(cache, version="3")
     cache.set_cluster_queue(cluster_queue("else", TWO))
     cache.set_local_queue(local_queue(queue="else"))
@@ -228,7 +228,7 @@ def test_a_slice_waits_when_no_node_tells_which_block_its_parent_is_in() -> None
     placed(cache, {"required": BLOCK}, b1_r1_1=1)
     cache.drop_node("b1-r1-1")
     slice_of(cache, cpu="4", wish={"required": BLOCK})
-    assert "so which block they are in is not known" in waits_for(cache).message
+    assert "so the block of these pods is not known" in waits_for(cache).message
 
 
 def test_a_leader_in_one_rack_keeps_the_workers_there() -> None:
@@ -306,7 +306,7 @@ def test_a_slice_that_could_not_be_counted_with_its_parent_is_not_admitted(
     decisions = plan_cycle(cache, features=Features.of({**GATE, **gates}))
     (hold,) = (found for found in decisions if isinstance(found, Requeue))
     assert (hold.workload, hold.reason) == ("team/s1", "Misconfigured")
-    assert "the job can grow again once it has been requeued" in hold.message
+    assert "the job can scale up again after it was requeued" in hold.message
     assert list(admissions(decisions)) == ["behind"]
 
 

@@ -69,7 +69,7 @@ def test_room_is_what_templates_leave() -> None:
     assert room < size < STORE_BYTES
     text = too_large(names, 300_000)
     assert text is not None
-    assert f"in {size} bytes, and this Workload has room for {room}" in text
+    assert f"in {size} bytes, and this Workload has {room} bytes left" in text
 
 
 def test_small_assignments_are_never_held_back() -> None:

@@ -117,7 +117,7 @@ def test_another_count_of_any_other_cluster_is_a_change(
     now = running([composite.worker_group("small", replicas)], autoscaling=autoscaling)
     found = step(now, was, elastic=elastic, gates=gates)
     assert isinstance(found, actions.EvictWorkload)
-    assert found.message == f'podset "small" asks for {replicas} pods, 2 were admitted'
+    assert found.message == f'podset "small" requests {replicas} pods, 2 were admitted'
 
 
 @pytest.mark.requirement("SLC-03")

@@ -193,7 +193,7 @@ def test_a_key_that_the_user_set_to_another_value_stops_the_start() -> None:
     )
     assert isinstance(found, StartConflict)
     assert (found.key, found.have, found.want) == ("pool", "mine", "tas")
-    assert 'spec.template.spec.nodeSelector[pool]: the job asks for "mine"' in str(found)
+    assert 'spec.template.spec.nodeSelector[pool]: the job requests "mine"' in str(found)
 
 
 def test_a_key_that_the_user_set_to_the_same_value_is_no_conflict() -> None:

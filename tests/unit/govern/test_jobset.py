@@ -105,7 +105,7 @@ def test_a_workload_carries_as_many_podsets_as_its_schema_says() -> None:
     assert MAX_PODSETS == CARRIED
     assert errors(*(replicated_job(f"w{i}", 1) for i in range(18))) == []
     (error,) = errors(*(replicated_job(f"w{i}", 1) for i in range(19)))
-    assert error.startswith("spec.replicatedJobs: 19 replicatedJobs, a Workload carries 1 to 18")
+    assert error.startswith("spec.replicatedJobs: 19 replicatedJobs, a Workload has 1 to 18")
     assert len(errors()) == 1, "nor none"
 
 
@@ -125,13 +125,13 @@ def test_a_group_is_a_leader_and_its_workers() -> None:
     workers = replicated_job("workers", 4, annotations=GROUP)
     assert errors(leader, workers) == []
     (error,) = errors(leader)
-    assert "made of exactly 2 podsets, here are 1" in error
+    assert "has exactly 2 podsets, found 1" in error
     assert error.startswith(
         "spec.replicatedJobs[0].template.spec.template.metadata.annotations"
         f"[{names.PODSET_GROUP}]: "
     )
     (error,) = errors(replicated_job("leader", 2, annotations=GROUP), workers)
-    assert "must be a single pod, the smaller has 2" in error
+    assert "must be a single pod, the smaller one has 2" in error
     other = {**marks(preferred=RACK), names.PODSET_GROUP: "one"}
     (error,) = errors(leader, replicated_job("workers", 4, annotations=other))
     assert "different levels" in error

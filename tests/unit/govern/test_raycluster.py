@@ -166,7 +166,7 @@ def test_a_group_that_no_podset_can_be_is_refused() -> None:
     (error,) = errors(worker_group("w", 1, hosts=0))
     assert error.startswith("spec.workerGroupSpecs[0].numOfHosts: a replica of 0 hosts")
     (error,) = errors(*(worker_group(f"w{i}", 1) for i in range(18)))
-    assert error.startswith("spec.workerGroupSpecs: 18 worker groups, a Workload carries 17")
+    assert error.startswith("spec.workerGroupSpecs: 18 worker groups, a Workload has 17")
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_well_formed_level_key_is_accepted(key: str) -> None:
 
 def test_a_level_key_longer_than_a_request_carries_is_refused() -> None:
     (error,) = both(2, REQUIRED_TOPOLOGY="a" * 40 + "/" + "b" * 40)
-    assert "has 81 characters, a request carries 63" in error
+    assert "has 81 characters, a request allows 63" in error
 
 
 @pytest.mark.field_note("P5", "P6", "W8")

@@ -58,8 +58,8 @@ def test_a_namespace_is_selected_as_by_kubernetes(
     ("text", "says"),
     [
         ("{matchLabel: {a: b}}", 'unknown key "matchLabel" (did you mean "matchLabels"?)'),
-        ("{matchLabels: {a b: c}}", 'matchLabels: "a b" is no label key; expected PREFIX/NAME'),
-        ("{matchLabels: {a: 'b c'}}", 'matchLabels: "b c" is no label value; at most 63'),
+        ("{matchLabels: {a b: c}}", 'matchLabels: "a b" is not a label key; expected PREFIX/NAME'),
+        ("{matchLabels: {a: 'b c'}}", 'matchLabels: "b c" is not a label value; at most 63'),
         (
             "{matchExpressions: [{key: a, operator: In}]}",
             "matchExpressions.0: operator In needs at least one of values (key a)",

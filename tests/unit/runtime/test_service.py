@@ -71,7 +71,7 @@ def test_a_gate_with_a_price_is_told_at_the_start_where_it_is_on(
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     (told,) = [line for line in said if line["event"] == "feature_gate_on"]
     assert told["gate"] == "RackgateFewestDomains"
-    assert "where 6 to 9 % do without the gate" in told["cost"]
+    assert "compared with 6 to 9 % without the gate" in told["cost"]
     assert run() == 0
     assert "feature_gate_on" not in capsys.readouterr().err
 

@@ -100,7 +100,10 @@ def test_unknown_keys_are_named_with_their_path(tmp_path: Path, text: str, line:
             '"DeactivateInvalidTopology"?)',
         ),
         ("connection: {kubeconfig: a, server: b}", "connection: kubeconfig excludes server"),
-        ("connection: {caFile: a}", "connection: server is needed"),
+        (
+            "connection: {caFile: a}",
+            "connection: caFile, tokenFile and client certificates require server",
+        ),
         (
             "connection: {server: a, clientKeyFile: b}",
             "connection: clientCertificateFile and clientKeyFile go together",
@@ -122,7 +125,7 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
         ("kind: ExampleConfiguration", 'apiVersion: "" is not supported'),
         (HEAD.replace("v1alpha1", "v9"), 'apiVersion: "config.rackgate.dev/v9" is not supported'),
         (HEAD.replace("Example", "Other"), 'kind: "OtherConfiguration" is not supported'),
-        ("[1]", "must hold a mapping"),
+        ("[1]", "must contain a mapping"),
         ("a: [", "is not YAML"),
     ],
 )

@@ -201,6 +201,6 @@ def test_a_raycluster_that_kuberay_makes_no_pods_of_is_refused_by_its_name(name:
     wish["metadata"]["name"] = name
     (refusal,) = refusals(RAYCLUSTER, wish)
     assert refusal.startswith("metadata.name: ")
-    assert "is not a name that KubeRay makes pods of" in refusal
+    assert "is not a name for which KubeRay creates pods" in refusal
     wish["metadata"]["name"] = "n" * 53
     assert refusals(RAYCLUSTER, wish) == []

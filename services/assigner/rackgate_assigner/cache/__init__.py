@@ -1,1 +1,1 @@
-"""What the watches say, as state. No I/O, no clock, no decision."""
+"""State from the watches. No I/O, no clock, no decision."""

@@ -2,8 +2,9 @@
 
 Every event updates what is derived from it at once or marks it stale: usage per Workload and per
 queue, coverage of bound pods, usage beyond admission, and the topology trees. `snapshot` copies
-what one scheduling cycle needs. Deciding, explaining and writing statuses take the cache as an
-argument and live elsewhere.
+queue, coverage of bound pods, usage beyond admission, and the topology trees. `snapshot` copies
+what one scheduling cycle needs. Decisions, explanations and status writes take the cache as an
+argument and are in other modules.
 
 Invariant: everything derived is a function of the objects. `consistency.mismatches` compares it
 with a rebuild from scratch.
@@ -59,17 +60,18 @@ from rackgate_assigner.workload_slices.families import (
 
 
 class Cache(Objects):
-    """What admission needs to know of the cluster; mutable, for one thread.
+    """The state of the cluster that admission needs; mutable, for one thread.
 
     Usage is always derived from Workloads and bound pods, never from the life of a node, flavor
-    or Topology: those may come and go in any order (C2, C3).
+    Usage is always derived from Workloads and bound pods, never from the existence of a node,
+    flavor
 
     Attributes:
-        epoch: rises with every change that could make a pending Workload fit or unfit.
-            Heartbeats, pods that sit where they were assigned, and condition writes do not.
+        epoch: increases with every change that could make a pending Workload fit or not fit.
+            Heartbeats, pods on their assigned nodes, and condition writes do not increase it.
         workloads: by key.
         assumed: assignments whose status writes the watch has not shown yet, by key.
-        usages: what each Workload holds, by key; those that hold nothing are there too.
+        usages: quota and capacity of each Workload, by key; also of Workloads without any.
         families: which Workloads are slices of which.
         live_pods: pods by the job at the root of their owner chain.
         excess_usage: what these use beyond admission; charged like an assignment.
@@ -99,7 +101,7 @@ class Cache(Objects):
     def _reset_derived_state(self) -> None:
         self.usages: dict[str, WorkloadUsage] = {}
         self.families = SliceFamilies()
-        # Workloads with reclaimable pods, and those whose places are to be worked out again.
+        # Workloads with reclaimable pods, and those whose assignments must be computed again.
         self._with_reclaimable_pods: set[str] = set()
         self._reclaimable_outdated: set[str] = set()
         self._totals = Totals()
@@ -124,7 +126,7 @@ class Cache(Objects):
         self._deactivated: set[str] = set()
         self._with_unhealthy_nodes: set[str] = set()
 
-    # Pods and Workloads: what usage is made of.
+    # Pods and Workloads: the sources of usage.
 
     def set_pod(self, pod: wire.Pod) -> None:
         """A pod was added or changed; one that is not bound, or has ended, uses no capacity."""
@@ -142,7 +144,7 @@ class Cache(Objects):
             # Its controller is gone, or its owner reference was removed: it still counts.
             row = replace(row, owner_uid=before.owner_uid, is_job_pod=before.is_job_pod)
         elif not row.owner_uid and row.workload_annotation:
-            # The same, before this process saw it: its Workload knows whose it was.
+            # The same, before this process saw it: its Workload names its job.
             self._pods_without_owner.setdefault(row.workload_annotation, set()).add(row.key)
             workload = self.workloads.get(row.workload_annotation)
             if workload is not None:
@@ -168,7 +170,7 @@ class Cache(Objects):
             self.epoch += 1
 
     def set_owner(self, uid: str, root: str, namespace: str = "") -> None:
-        """Pods of this controller are pods of another object: a Job's, of its JobSet.
+        """Pods of this controller are pods of another object: those of a Job, of its JobSet.
 
         Args:
             uid: of the controller.
@@ -186,14 +188,14 @@ class Cache(Objects):
         self.pods.drop_owner(uid)
 
     def set_job(self, uid: str, queue: str) -> None:
-        """A managed job is there; `queue` is its LocalQueue as `namespace/name`."""
+        """A managed job exists; `queue` is its LocalQueue as `namespace/name`."""
         known = self.live_pods.is_managed(uid)
         self._update_excess_usage(self.live_pods.set_job(uid, queue))
         if not known:
             self._job_added_or_removed(uid)
 
     def drop_job(self, uid: str) -> None:
-        """A job is gone, or is managed no more."""
+        """A job is deleted, or is no longer managed."""
         self._update_excess_usage(self.live_pods.drop_job(uid))
         self._job_added_or_removed(uid)
 
@@ -207,7 +209,7 @@ class Cache(Objects):
         return self.live_pods.count(job_uid)
 
     def _on_pods_changed(self, roots: Iterable[str]) -> None:
-        """Pods of these jobs came, went or are being deleted."""
+        """Pods of these jobs were added, deleted, or are being deleted."""
         self._update_excess_usage(roots)
         for root in roots:
             self.on_pods_changed(root)
@@ -219,16 +221,16 @@ class Cache(Objects):
                 self.epoch += 1
 
     def _mark_reclaimable_outdated(self, rows: Sequence[PodInfo]) -> bool:
-        """Mark Workloads of these pods that have reclaimable pods; whether any has."""
+        """Recompute Workloads of these pods that have reclaimable pods; whether there is any."""
         names = {row.workload for row in rows} & self._with_reclaimable_pods
         self._reclaimable_outdated |= names
         return bool(names)
 
     def _affects_scheduling(self, row: PodInfo) -> bool:
-        """Whether a charge that changed with a pod can matter to anyone.
+        """Whether a charge that changed with a pod can affect any decision.
 
-        A pod that an assignment may cover can have had the place of one on another node, where two
-        nodes share a hostname: whether its own node is in a tree says nothing then.
+        A pod that an assignment may cover can have used the capacity of a pod on another node, if
+        two nodes share a hostname. Then it does not matter whether its own node is in a tree.
         """
         return self.pods.covers(row.workload, row.podset) or self.trees.affects_any_tree(row.node)
 
@@ -259,7 +261,7 @@ class Cache(Objects):
                 self.put_pod(self.pods.rows[key])
 
     def drop_workload(self, key: str) -> None:
-        """A Workload is gone, and with it all that it held."""
+        """A Workload is deleted, and its usage is released."""
         row = self.workloads.pop(key, None)
         if row is None:
             return
@@ -272,11 +274,11 @@ class Cache(Objects):
         self._update_excess_usage({root})
 
     def assume(self, key: str, assignment: Assignment, *, replace_existing: bool = False) -> None:
-        """Charge an assignment before its status write is seen; may replace the one that is held.
+        """Charge an assignment before its status write is seen; may replace an existing one.
 
         Ends when the watch shows an admission at a newer resourceVersion, when the Workload is
         finished or deleted, by `forget`, or after `confirm` when the watch reaches that version.
-        The epoch stays: the plan that made the assignment has charged it already.
+        The epoch does not change: the plan that made the assignment has charged it already.
         """
         row = self.workloads.get(key)
         if row is None or row.finished or (row.reserved is not None) != replace_existing:
@@ -285,10 +287,10 @@ class Cache(Objects):
         self._update_usage(key)
 
     def confirm(self, key: str, resource_version: str) -> None:
-        """The status write was answered with this resourceVersion.
+        """Record the resourceVersion in the response to the status write.
 
-        From that version on the watch is believed, also if it no longer shows an admission:
-        without this, an admission taken back before the watch showed it stays charged.
+        From that version on the watch is used, even if it no longer shows an admission.
+        Otherwise an admission that was cleared before the watch showed it would stay charged.
         """
         assumed, row = self.assumed.get(key), self.workloads.get(key)
         if assumed is None or row is None:
@@ -298,7 +300,7 @@ class Cache(Objects):
             self.forget(key)
 
     def forget(self, key: str) -> None:
-        """Take an assumed assignment back: its status write failed."""
+        """Release an assumed assignment: its status write failed."""
         if self.assumed.pop(key, None) is not None:
             self._update_usage(key)
             self.epoch += 1
@@ -307,12 +309,12 @@ class Cache(Objects):
 
     @property
     def totals(self) -> Totals:
-        """Sums by queue of what Workloads hold, and their pods take beyond that."""
+        """Sums by queue of the usage of Workloads, and of their pods beyond admission."""
         self.excess_usage.flush()
         return self._totals
 
     def snapshot(self) -> Snapshot:
-        """A copy of the state for one cycle; using it up does not touch the cache."""
+        """A copy of the state for one cycle; changes of the copy do not affect the cache."""
         drains = any(queue.stop_policy == DRAIN for queue in self.cluster_queues.values()) or any(
             queue.stop_policy == DRAIN for queue in self.local_queues.values()
         )
@@ -337,7 +339,7 @@ class Cache(Objects):
         )
 
     def _admitted_by_cluster_queue(self) -> dict[str, list[AdmittedWorkload]]:
-        """Who holds the quota of queues with preemption; slices count with their parents."""
+        """Workloads with quota in queues with preemption; slices count with their parents."""
         found: dict[str, list[AdmittedWorkload]] = {
             name: []
             for name, queue in self.cluster_queues.items()
@@ -394,7 +396,7 @@ class Cache(Objects):
         self.epoch += 1
 
     def flavor_topologies(self) -> FlavorTopologies:
-        """The live trees with everything charged: for reading, and good until the next event."""
+        """The live trees with everything charged; read-only, and valid until the next event."""
         self.pods.update_coverage()
         for key in sorted(self._reclaimable_outdated):
             self._release_reclaimable(key)
@@ -402,7 +404,7 @@ class Cache(Objects):
         return self.trees.flavor_topologies()
 
     def _update_usage(self, key: str) -> bool:
-        """Update what a Workload and its slices hold; whether other decisions depend on it."""
+        """Update the usage of a Workload and its slices; whether other decisions depend on it."""
         found = [self._update_usage_of(each) for each in (key, *self.families.slices_of(key))]
         head = self.families.parent_or_self(key)
         if any(changed for changed, _ in found):
@@ -411,7 +413,7 @@ class Cache(Objects):
         return any(moved for _, moved in found)
 
     def _update_usage_of(self, key: str) -> tuple[bool, bool]:
-        """As `_update_usage`, for one Workload; first, whether anything changed."""
+        """As `_update_usage`, for one Workload; the first result is whether anything changed."""
         row = self.workloads.get(key)
         old = self.usages.get(key)
         new = None if row is None else self._workload_usage(row)
@@ -438,7 +440,8 @@ class Cache(Objects):
         assignment = assumed.value if assumed else None
         if not row.parent:
             if row.deleting and row.job_uid and not self.live_pods.is_managed(row.job_uid):
-                # Its job is gone: no pod comes any more, and each that goes releases its part.
+                # Its job is gone: no pods are created any more, and each deleted pod releases its
+                # usage.
                 return WorkloadUsage(row.queue)
             return workload_usage(row, assignment)
         parent = self.workloads.get(row.parent)
@@ -452,7 +455,7 @@ class Cache(Objects):
             self._reclaimable_outdated.add(key)
 
     def _release_reclaimable(self, key: str) -> None:
-        """Release the places of reclaimable pods, now that coverage is up to date."""
+        """Release the assignments of reclaimable pods, now that coverage is up to date."""
         row, old = self.workloads.get(key), self.usages.get(key)
         if row is None or old is None or not old.charges:
             return
@@ -528,6 +531,6 @@ class Cache(Objects):
 
 
 def _is_superseded(assumed: AssumedStatus[Assignment], row: WorkloadInfo) -> bool:
-    """Whether the watch is to be believed from now on, whatever it shows."""
+    """Whether the watch is used from now on, whatever it shows."""
     shown = row.reserved is not None
     return row.finished or assumed.is_superseded_by(row.uid, row.resource_version, shown=shown)

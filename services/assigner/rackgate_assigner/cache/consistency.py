@@ -1,4 +1,4 @@
-"""Compares what the cache keeps incrementally with a rebuild from the same objects."""
+"""Compares the incrementally updated cache with a rebuild from the same objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One thing that is not what a rebuild says.
+    """One difference between the cache and a rebuild.
 
     Attributes:
         what: one of a fixed set of words, such as `usage`, `paths` or `clusterQueue`.
@@ -36,7 +36,7 @@ class Mismatch:
 
 
 def rebuild_into(cache: Cache, fresh: Cache) -> Cache:
-    """Fill an empty cache with the objects of another, in an order of its own."""
+    """Fill an empty cache with the objects of another, in a different order."""
     for row in cache.workloads.values():
         fresh.put_workload(without_pod_defaults(row))
     for item in cache.pod_defaults.classes.values():
@@ -71,7 +71,7 @@ def rebuild_into(cache: Cache, fresh: Cache) -> Cache:
 
 
 def mismatches(cache: Cache) -> list[Mismatch]:
-    """What a cache and a rebuild from the same objects disagree on, in a fixed order.
+    """Differences between a cache and a rebuild from the same objects, in a fixed order.
 
     Takes as long as building everything from scratch.
     """

@@ -35,7 +35,7 @@ from rackgate_assigner.workload.info import Charge, PodShape
 
 @dataclass(frozen=True, slots=True)
 class FlavorTopology:
-    """The tree of one flavor and the numbers over its leaves."""
+    """The tree of one flavor and the capacity of its leaves."""
 
     flavor: FlavorInfo
     tree: TopologyTree
@@ -49,7 +49,7 @@ def build_flavor_topology(flavor: FlavorInfo, nodes: Iterable[NodeInfo]) -> Flav
 
 
 class FlavorTopologies:
-    """All trees, and the one way to charge them.
+    """All trees, and the only way to charge them.
 
     Attributes:
         by_flavor: by flavor name, in name order.
@@ -101,14 +101,14 @@ class FlavorTopologies:
     def _assignment_charged_in(
         self, flavor_topology: FlavorTopology, charge: Charge
     ) -> TopologyAssignment | None:
-        """The part of an assignment that uses capacity of this tree."""
+        """The domains of an assignment that use capacity of this tree."""
         assignment = charge.assignment
         if charge.by_host or charge.flavor == flavor_topology.flavor.name:
             return assignment
         if assignment.levels != flavor_topology.tree.assignment_levels:
             return None
         if charge.flavor not in self.by_flavor:
-            return assignment  # its nodes are unknown: charge too much rather than too little
+            return assignment  # The nodes are unknown: charge too much rather than too little.
         domains = tuple(
             pair
             for pair in assignment.domains
@@ -143,7 +143,7 @@ Place = TypeVar("Place")
 class TopologyUsage:
     """Charges of all assignments, whether or not their flavor has a tree.
 
-    Attributes:
+    hosts: by hostname, for assignments whose lowest level is the hostname.
         hosts: by hostname, of assignments whose lowest level is the hostname.
         domains: by levels and values, of all others.
     """
@@ -155,7 +155,7 @@ class TopologyUsage:
         self.domains: dict[tuple[tuple[str, ...], Domain], Items] = {}
 
     def add(self, charge: Charge, sign: int) -> None:
-        """Add (1) or take away (-1) one PodSet's assignment."""
+        """Add (1) or remove (-1) one PodSet's assignment."""
         shape = tuple(sorted(charge.requests.items()))
         levels = charge.assignment.levels
         if levels[-1:] == (HOSTNAME_LABEL,):
@@ -170,13 +170,13 @@ class TopologyUsage:
     def of_leaf(
         self, flavor: str, tree: TopologyTree, leaf: int, shares_leaf: Callable[[str], bool]
     ) -> dict[str, int]:
-        """What assignments take of one leaf, by resource.
+        """What assignments use of one leaf, by resource.
 
         Args:
             flavor: whose tree it is.
             tree: the tree.
             leaf: a leaf of it.
-            shares_leaf: whether what another flavor placed in this leaf uses its capacity.
+            shares_leaf: whether assignments of another flavor to this leaf use its capacity.
         """
         total: dict[str, int] = {}
         for (owner, shape, count), times in self.items_of_hosts(tree, leaf):
@@ -195,7 +195,7 @@ class TopologyUsage:
                 yield from self.hosts.get(host, {}).items()
 
     def items_of_path(self, tree: TopologyTree, leaf: int) -> Iterator[tuple[Item, int]]:
-        """Charges of a leaf that is no host, by its path."""
+        """Charges of a leaf above the hosts, by its path."""
         if not tree.lowest_is_hostname:
             yield from self.domains.get((tree.levels, tree.paths[-1][leaf]), {}).items()
 
@@ -220,7 +220,7 @@ def add_amounts(total: dict[str, int], amounts: Mapping[str, int], times: int) -
 def non_tas_usage_of_leaf(
     tree: TopologyTree, leaf: int, pods: Mapping[str, Mapping[PodShape, int]]
 ) -> dict[str, int]:
-    """What pods not placed by TAS take of one leaf, by resource.
+    """What pods not placed by TAS use of one leaf, by resource.
 
     Args:
         tree: the tree.
@@ -289,7 +289,7 @@ class Trees:
     # Events.
 
     def record_node_change(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
-        """A node came, went or changed; `nodes` shows it already."""
+        """A node was added, deleted or changed; `nodes` shows it already."""
         for facts in (old, new):
             if facts is None:
                 continue
@@ -303,11 +303,11 @@ class Trees:
             self._changed_nodes, self._changed_hosts = set(), set()
 
     def record_flavor_change(self, name: str) -> None:
-        """A flavor came, went or changed; `flavors` shows it already."""
+        """A flavor was added, deleted or changed; `flavors` shows it already."""
         self._changed_flavors.add(name)
 
     def charge(self, charge: Charge, sign: int) -> None:
-        """An assignment was given (1) or taken back (-1)."""
+        """An assignment was added (1) or released (-1)."""
         self.usage.add(charge, sign)
         if self._flavor_topologies is not None:
             self._flavor_topologies.charge(charge, sign)
@@ -320,7 +320,7 @@ class Trees:
     # Reading.
 
     def affects_any_tree(self, node: str) -> bool:
-        """Whether charges to a node can matter to anyone; yes while trees have to be built."""
+        """Whether charges to a node can affect any decision; true until trees are built."""
         if self._flavor_topologies is None or self._changed_flavors:
             return True
         facts = self._nodes.get(node) if node in self._changed_nodes else None
@@ -335,11 +335,11 @@ class Trees:
         )
 
     def flavor_topologies(self) -> FlavorTopologies:
-        """The trees with everything charged: for reading, and good until the next event."""
+        """The trees with everything charged; read-only, and valid until the next event."""
         if self._flavor_topologies is None:
             self._flavor_topologies = self._build_all()
         elif self._changed_nodes or self._changed_flavors:
-            # Should the update ever fail, the next call builds from scratch.
+            # If the update fails, the next call builds from scratch.
             before, self._flavor_topologies = self._flavor_topologies, None
             self._flavor_topologies = self._updated(before)
         self._changed_nodes, self._changed_hosts, self._changed_flavors = set(), set(), set()
@@ -377,7 +377,7 @@ class Trees:
                     for shape, count in shapes.items():
                         flavor_topology.capacity.charge_other(leaf, dict(shape), count)
 
-    # From what was there before.
+    # From the previous trees.
 
     def _updated(self, before: FlavorTopologies) -> FlavorTopologies:
         by_flavor = dict(before.by_flavor)

@@ -1,7 +1,7 @@
 """Nodes by the value of their hostname label.
 
-That value is the one identity that assignments, pods and `status.unhealthyNodes` share, also where
-it differs from the Node's name (C15). As a rule one node carries it, but nothing enforces that.
+Assignments, pods and `status.unhealthyNodes` all identify a node by that value, even if it
+differs from the Node's name (C15). Usually one node has it, but nothing enforces that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rackgate_assigner.topology.placement.node_matching import BLOCKING_EFFECTS
 
 
 class Hosts:
-    """Which nodes carry which hostname label, and which hosts are healthy."""
+    """Which nodes have which hostname label, and which hosts are healthy."""
 
     def __init__(self, nodes: Iterable[NodeInfo] = ()) -> None:
         self._nodes: dict[str, NodeInfo] = {}
@@ -25,7 +25,7 @@ class Hosts:
             self.put(node)
 
     def put(self, node: NodeInfo) -> set[str]:
-        """A node was added or changed; returns the hosts that look different now."""
+        """A node was added or changed; returns the hosts that changed."""
         old = self._nodes.get(node.name)
         if old is not None and (old is node or _health(old) == _health(node)):
             self._nodes[node.name] = node
@@ -47,7 +47,7 @@ class Hosts:
         return changed
 
     def drop(self, name: str) -> set[str]:
-        """A node is gone; returns the hosts that look different now."""
+        """A node is deleted; returns the hosts that changed."""
         old = self._nodes.pop(name, None)
         host = old.labels.get(HOSTNAME_LABEL) if old is not None else None
         if host is None:
@@ -66,7 +66,7 @@ class Hosts:
         return (names,) if isinstance(names, str) else names
 
     def node(self, host: str) -> NodeInfo | None:
-        """The node behind a host: of several with one label the first that is ready."""
+        """The node of a host: if several nodes have the label, the first that is ready."""
         names = self._by_host.get(host, ())
         if isinstance(names, str):
             return self._nodes[names]
@@ -74,11 +74,11 @@ class Hosts:
         return next((node for node in found if node.ready), found[0] if found else None)
 
     def is_healthy(self, host: str) -> bool:
-        """Whether the host's node takes any pod: ready, not cordoned, without blocking taints."""
+        """Whether the host's node accepts pods: ready, not cordoned, without blocking taints."""
         return host in self._healthy
 
     def has_node(self, name: str) -> bool:
-        """Whether there is a Node of this object name."""
+        """Whether a Node of this object name exists."""
         return name in self._nodes
 
     def host_of(self, name: str) -> str | None:
@@ -99,5 +99,5 @@ def _is_blocked(node: NodeInfo) -> bool:
 
 
 def _health(node: NodeInfo) -> tuple[object, ...]:
-    """What decides about health: not what the node offers."""
+    """The fields that determine health, without the node's resources."""
     return node.labels.get(HOSTNAME_LABEL), node.ready, node.unschedulable, node.taints

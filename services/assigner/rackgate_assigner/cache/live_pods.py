@@ -1,25 +1,25 @@
-"""What the pods of each job really use, so that no queue is charged less than what lives.
+"""The actual usage of each job's pods, so that no queue is charged less than its live pods use.
 
 A pod lives while it is bound and has not ended; one that is being deleted lives until it is gone.
 Pods are attributed to the job at the root of their owner chain: a Job, a RayCluster, or the JobSet
-of a child Job. The charge of a Workload is, by flavor and resource, the larger of what it was
-admitted with and what its pods use; this module keeps the part beyond the assignment, the *excess*.
+of a child Job. The charge of a Workload is, by flavor and resource, the larger of its admission and
+the usage of its pods; this module computes the usage beyond the assignment, the *excess*.
 
-Three cases, by what is known of the root:
+Three cases:
 
-1. A Workload of the job holds quota: the excess is what its pods use beyond all that it and its
-   slices were admitted with. With one flavor for a resource, a sum kept per pod event answers that;
+1. A Workload of the job holds quota: the excess is the usage of its pods beyond the admissions of
+   the Workload and its slices. With one flavor for a resource, a sum kept per pod event is enough;
    with several, each pod counts for the flavor whose labels its node carries.
-2. No Workload of the job holds quota (evicted and released, finished, deleted): all that its pods
-   use is excess, charged to the ClusterQueue that it was admitted to last, or else the one that
-   its LocalQueue leads to.
-3. Nothing is known of the root: its pods use capacity of their nodes alone.
+2. No Workload of the job holds quota (evicted and released, finished, deleted): the whole usage of
+   its pods is excess. It is charged to the ClusterQueue of the last admission, or else to the one
+   of its LocalQueue.
+3. The root is unknown: its pods use only capacity of their nodes.
 
 `LivePods` attributes and counts pods. `ExcessUsageTracker` keeps the excess in the totals of the
 queues: a root is updated whenever its pods, its Workloads or their usage change, and when a
-ClusterQueue, LocalQueue, flavor or label of a node changes that its charge depends on. The sums per
-job are enough for nearly all roots. Where a resource has several flavors, every pod of the job has
-to be read: that is put off until the totals are read (`flush`).
+ClusterQueue, LocalQueue, flavor or node label changes that its charge depends on. The sums per
+job are enough for nearly all roots. Where a resource has several flavors, every pod of the job must
+be read. This is delayed until the totals are read (`flush`).
 
 Invariant: excess is a function of the objects alone (pods, Workloads, jobs, queues, flavors,
 nodes), so a rebuild from them gives the same; `consistency.mismatches` compares the two.
@@ -44,15 +44,15 @@ from rackgate_assigner.workload_slices.families import SliceFamilies
 
 @dataclass(frozen=True, slots=True)
 class LivePodCount:
-    """Pods of one job that live.
+    """Live pods of one job.
 
     Attributes:
         running: those that are not being deleted.
         terminating: those that are.
         has_long_grace_period: of these, pods whose grace period is longer than a replacement may
             overlap.
-        on_unreachable_node: pods that do not count: they are being deleted on a node that reports
-            nothing.
+        on_unreachable_node: pods that do not count: they are being deleted on a node that does not
+            report their end.
     """
 
     running: int = 0
@@ -62,7 +62,7 @@ class LivePodCount:
 
     @property
     def total(self) -> int:
-        """All pods that live."""
+        """All live pods."""
         return self.running + self.terminating
 
 
@@ -73,9 +73,9 @@ class JobPods:
     Attributes:
         pods: keys of all bound pods that have not ended.
         running: of these, pods that are not being deleted.
-        terminating: being deleted, on a node that can tell when they end.
+        terminating: being deleted, on a node that can report their end.
         has_long_grace_period: of these, pods with a long grace period.
-        amounts: what all that live take, by resource, each pod counted under `pods`.
+        amounts: usage of all live pods, by resource, each pod counted under `pods`.
     """
 
     pods: set[str] = field(default_factory=set)
@@ -85,7 +85,7 @@ class JobPods:
     amounts: dict[str, int] = field(default_factory=dict)
 
     def count(self, row: PodInfo, sign: int) -> None:
-        """Add (1) or take away (-1) one pod that lives."""
+        """Add (1) or remove (-1) one live pod."""
         if row.terminating:
             self.terminating += sign
             self.has_long_grace_period += sign * row.has_long_grace_period
@@ -103,15 +103,15 @@ class LivePods:
     """Accounts of pods by root; mutable, for one thread.
 
     Attributes:
-        queues: the LocalQueue (`namespace/name`) of each managed job, by uid; remembered after
-            the job is gone for as long as pods of it live.
+        queues: the LocalQueue (`namespace/name`) of each managed job, by uid; kept after the job
+            is deleted for as long as it has live pods.
     """
 
     def __init__(self, nodes: Mapping[str, NodeInfo], *, terminating: bool = True) -> None:
         """Start empty.
 
         Args:
-            nodes: tell whether the end of a pod that is being deleted would be seen.
+            nodes: show whether the end of a pod that is being deleted would be seen.
             terminating: pods that are being deleted count until they are gone.
         """
         self.queues: dict[str, str] = {}
@@ -124,7 +124,7 @@ class LivePods:
         self._terminating_by_node: dict[str, set[str]] = {}
         self._owner_claims: dict[str, tuple[str, str]] = {}
         self._children: dict[str, set[str]] = {}
-        # Jobs, and controllers of pods, that are gone, as long as pods of theirs are there.
+        # Deleted jobs and deleted controllers of pods, as long as they have pods.
         self._deleted_jobs: set[str] = set()
         self._deleted_owners: set[str] = set()
 
@@ -161,7 +161,7 @@ class LivePods:
         return {self.root(row.owner_uid)}
 
     def _drop_unused(self, owner: str) -> None:
-        """Forget what was only kept for pods that are gone."""
+        """Remove entries that were only kept for pods that are gone."""
         root = self.root(owner)
         if owner in self._deleted_owners and owner not in self._by_owner:
             self._deleted_owners.discard(owner)
@@ -171,7 +171,7 @@ class LivePods:
             self.queues.pop(root, None)
 
     def node_changed(self, name: str) -> set[str]:
-        """A node came, went or changed: pods that are being deleted there may count or not."""
+        """A node was added, deleted or changed: it affects whether its terminating pods count."""
         touched = set()
         for key in list(self._terminating_by_node.get(name, ())):
             row = self._rows[key]
@@ -182,7 +182,7 @@ class LivePods:
         return touched
 
     def set_job(self, uid: str, queue: str) -> set[str]:
-        """A managed job is there; `queue` is its LocalQueue as `namespace/name`."""
+        """A managed job exists; `queue` is its LocalQueue as `namespace/name`."""
         self._deleted_jobs.discard(uid)
         if self.queues.get(uid) == queue:
             return set()
@@ -191,7 +191,7 @@ class LivePods:
         return touched | {uid}
 
     def drop_job(self, uid: str) -> set[str]:
-        """A job is gone, or is managed no more; its queue is known while pods of it live."""
+        """A job is deleted, or is no longer managed; its queue is kept while it has live pods."""
         if uid in self._by_root:
             self._deleted_jobs.add(uid)
         else:
@@ -199,7 +199,7 @@ class LivePods:
         return {uid}
 
     def set_owner(self, uid: str, root: str, namespace: str = "") -> set[str]:
-        """A controller of pods says that it belongs to another object, as a Job to its JobSet.
+        """A controller of pods names another object as its owner, as a Job its JobSet.
 
         Any user may write that. It counts once that object is known as a managed job of the same
         namespace.
@@ -221,7 +221,7 @@ class LivePods:
         return touched
 
     def drop_owner(self, uid: str) -> None:
-        """A controller of pods is gone; pods of it that live still belong to its root."""
+        """A controller of pods is deleted; its live pods still belong to its root."""
         if uid in self._by_owner:
             self._deleted_owners.add(uid)
         else:
@@ -234,7 +234,7 @@ class LivePods:
 
     @contextmanager
     def _reattributing(self, owners: Iterable[str]) -> Iterator[set[str]]:
-        """Take the pods of these controllers out of their accounts, and add them again."""
+        """Remove the pods of these controllers from their accounts, and add them again."""
         keys = [key for uid in owners for key in self._by_owner.get(uid, ())]
         touched = {self.root(self._rows[key].owner_uid) for key in keys}
         for key in keys:
@@ -248,16 +248,16 @@ class LivePods:
 
     @property
     def claims(self) -> Mapping[str, tuple[str, str]]:
-        """By uid of a controller of pods: the object it says it belongs to, and its namespace."""
+        """By uid of a controller of pods: its claimed owner and its namespace."""
         return self._owner_claims
 
     def is_managed(self, uid: str) -> bool:
-        """Whether a managed job of that uid is there."""
+        """Whether a managed job of that uid exists."""
         return uid in self.queues and uid not in self._deleted_jobs
 
     @property
     def deleted_jobs(self) -> Set[str]:
-        """Jobs that are gone, while pods of theirs live."""
+        """Deleted jobs that still have live pods."""
         return self._deleted_jobs
 
     def root(self, uid: str) -> str:
@@ -276,7 +276,7 @@ class LivePods:
         return None if row is None else self.root(row.owner_uid)
 
     def count(self, root: str) -> LivePodCount:
-        """How many pods of a job live."""
+        """Number of live pods of a job."""
         account = self._by_root.get(root)
         if account is None:
             return LivePodCount()
@@ -290,12 +290,12 @@ class LivePods:
         return self._by_root.keys()
 
     def amounts(self, root: str) -> Mapping[str, int]:
-        """What the living pods of a job take, by resource."""
+        """Usage of the live pods of a job, by resource."""
         account = self._by_root.get(root)
         return {} if account is None else account.amounts
 
     def rows_of(self, root: str) -> Iterator[PodInfo]:
-        """The living pods of a job."""
+        """The live pods of a job."""
         account = self._by_root.get(root)
         for key in account.pods if account is not None else ():
             if key in self._counted:
@@ -306,7 +306,7 @@ class LivePods:
     def _is_live(self, row: PodInfo) -> bool:
         """Whether a pod counts: one that is being deleted only where its end would be seen.
 
-        A node that is gone or not ready reports nothing, so such a pod would hold quota until an
+        A node that is gone or not ready reports nothing, so such a pod would keep quota until an
         administrator acts. It still counts on its node.
         """
         if not row.terminating:
@@ -339,15 +339,15 @@ class LivePods:
 def excess_over(
     amounts: Mapping[str, int], admitted_quota: Mapping[FlavorResource, int]
 ) -> dict[FlavorResource, int] | None:
-    """What pods take beyond an assignment in which each resource has one flavor.
+    """Usage of pods beyond an assignment in which each resource has one flavor.
 
     Args:
-        amounts: what the pods take, by resource.
+        amounts: usage of the pods, by resource.
         admitted_quota: by flavor and resource.
 
     Returns:
-        By flavor and resource, without zeros; None when a resource has several flavors, so that
-        the pods have to be read one by one.
+        By flavor and resource, without zeros; None if a resource has several flavors, so that
+            the pods must be read one by one.
     """
     found: dict[FlavorResource, int] = {}
     seen: set[str] = set()
@@ -369,15 +369,15 @@ def amounts_by_flavor(
     flavors: Mapping[str, FlavorInfo],
     admitted_quota: Mapping[FlavorResource, int] = MappingProxyType({}),
 ) -> dict[FlavorResource, int]:
-    """What pods take, by flavor and resource.
+    """Usage of pods, by flavor and resource.
 
     Args:
         rows: the pods.
-        choices: flavors that may be meant, by resource, the preferred one first.
+        choices: possible flavors, by resource, the preferred one first.
         nodes: by name.
         flavors: by name.
-        admitted_quota: of several flavors whose labels a node carries, the first one with so much
-            left is meant; the first of all when none has.
+        admitted_quota: if a node has the labels of several flavors, the first one with enough
+            quota left is used; if none has enough, the first one.
     """
     total: dict[FlavorResource, int] = {}
     for row in sorted(rows, key=lambda row: row.key):
@@ -396,7 +396,7 @@ def amounts_by_flavor(
 def _matching_flavors(
     node: NodeInfo | None, names: tuple[str, ...], flavors: Mapping[str, FlavorInfo]
 ) -> tuple[str, ...]:
-    """The flavors whose labels a node carries; all of them when none fits."""
+    """The flavors whose labels a node has; all flavors if none matches."""
     if node is None or len(names) == 1:
         return names
     found = tuple(
@@ -437,15 +437,15 @@ class ExcessUsageTracker:
         charge_released: bool,
         on_change: Callable[[ExcessUsage], None],
     ) -> None:
-        """Start empty; what is given is read whenever it is needed.
+        """Start empty; the arguments are read when needed.
 
         Args:
             objects: queues, flavors and nodes.
             workloads: by key.
-            usages: what each Workload holds, by key.
+            usages: usage of each Workload, by key.
             families: slices count with their parents.
             live_pods: pods by root.
-            totals: charged with what is found.
+            totals: charged with the excess.
             charge_released: pods of a job that holds no quota any more are charged.
             on_change: called with the charge before a change, and with the one after it.
         """
@@ -455,7 +455,7 @@ class ExcessUsageTracker:
         self._charge_released, self._on_change = charge_released, on_change
         self._by_root: dict[str, set[str]] = {}
         self._roots: dict[str, str] = {}
-        # Roots whose pods have to be read one by one, and those to be updated.
+        # Roots whose pods must be read one by one, and those to be updated.
         self._flavor_dependent: set[str] = set()
         self._outdated: set[str] = set()
         # Roots by the queues that their charge also depends on, as (kind, key).
@@ -464,7 +464,7 @@ class ExcessUsageTracker:
 
     @property
     def found(self) -> Mapping[str, ExcessUsage]:
-        """By root; roots without any are left out."""
+        """By root; roots without excess are omitted."""
         self.flush()
         return self._found
 
@@ -483,7 +483,7 @@ class ExcessUsageTracker:
         return {before, root}
 
     def unlink(self, key: str) -> str:
-        """A Workload is gone; returns the root that it was of, "" for none."""
+        """A Workload is deleted; returns its root, "" for none."""
         root = self._roots.pop(key, "")
         discard(self._by_root, root, key)
         return root
@@ -505,7 +505,7 @@ class ExcessUsageTracker:
         return set(self._by_queue.get((kind, key), ()))
 
     def excess_of_workload(self, key: str) -> Mapping[FlavorResource, int]:
-        """What the pods of a Workload's job use beyond admission."""
+        """Usage of the pods of a Workload's job beyond admission."""
         excess = self.found.get(self._roots.get(key, ""))
         return {} if excess is None else excess.amounts
 
@@ -514,11 +514,11 @@ class ExcessUsageTracker:
         return sorted(self._by_root.get(root, ()))
 
     def workload_of(self, root: str) -> str:
-        """A Workload of the job, "" when there is none."""
+        """A Workload of the job, "" if there is none."""
         return min(self._by_root.get(root, ()), default="")
 
     def update(self, root: str) -> bool:
-        """Charge what the pods of a job take now; whether that changed, or may have."""
+        """Charge the usage of a job's pods; whether it changed, or may have changed."""
         if not root:
             return False
         self._set_queue_dependencies(root)
@@ -543,7 +543,7 @@ class ExcessUsageTracker:
         return True
 
     def flush(self) -> None:
-        """Update the roots that were put off."""
+        """Update the delayed roots."""
         while self._outdated:
             root = self._outdated.pop()
             usages = list(self._usages_of(root))
@@ -594,7 +594,7 @@ class ExcessUsageTracker:
     def _excess_over(
         self, root: str, usages: Sequence[WorkloadUsage], amounts: Mapping[str, int]
     ) -> tuple[ExcessUsage | None, bool]:
-        """What pods use beyond an assignment; and whether they have to be read one by one."""
+        """Usage of pods beyond an assignment; and whether they must be read one by one."""
         first = usages[0]
         found = excess_over(amounts, self._admitted_quota(root, usages))
         if found is None:
@@ -604,7 +604,7 @@ class ExcessUsageTracker:
     def _admitted_quota(
         self, root: str, usages: Sequence[WorkloadUsage]
     ) -> dict[FlavorResource, int]:
-        """All that was admitted; zero for other resources that pods use and the queue covers."""
+        """All admitted amounts; zero for other resources that pods use and the queue covers."""
         admitted_quota: dict[FlavorResource, int] = {}
         for usage in usages:
             for pair, amount in usage.quota.items():
@@ -614,7 +614,7 @@ class ExcessUsageTracker:
         return admitted_quota
 
     def _usages_of(self, root: str) -> Iterator[WorkloadUsage]:
-        """What Workloads of the job, and their slices, hold."""
+        """Usage of the job's Workloads and their slices."""
         for key in sorted(self._by_root.get(root, ())):
             for member in (key, *self._families.slices_of(key)):
                 usage = self._usages.get(member)
@@ -628,9 +628,9 @@ class ExcessUsageTracker:
         amounts: Mapping[str, int],
         admitted_quota: dict[FlavorResource, int],
     ) -> None:
-        """Add resources that were not requested, but pods use and the queue covers, as zero.
+        """Add resources that were not requested, but that pods use and the queue covers, as zero.
 
-        Operators add containers of their own to pods.
+        Operators add containers to pods.
         """
         missing = amounts.keys() - {resource for _, resource in admitted_quota}
         if not missing:
@@ -646,7 +646,7 @@ class ExcessUsageTracker:
     def _excess_without_quota(
         self, root: str, amounts: Mapping[str, int]
     ) -> tuple[ExcessUsage | None, bool]:
-        """All that pods use while no Workload holds quota; as `_excess_over`."""
+        """The whole usage of pods while no Workload holds quota; as `_excess_over`."""
         queue, name, choices = self._last_admitted_queue(root)
         flavor_dependent = any(len(choices.get(resource, ())) > 1 for resource in amounts)
         if flavor_dependent and name:
@@ -659,7 +659,7 @@ class ExcessUsageTracker:
         return _excess(queue, name, taken), False
 
     def _last_admitted_queue(self, root: str) -> tuple[str, str, Mapping[str, tuple[str, ...]]]:
-        """LocalQueue and ClusterQueue of a job that holds nothing, and the flavors by resource."""
+        """LocalQueue and ClusterQueue of a job without quota, and the flavors by resource."""
         rows = [
             row
             for key in sorted(self._by_root.get(root, ()))

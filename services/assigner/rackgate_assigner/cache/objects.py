@@ -1,4 +1,4 @@
-"""The objects of administrators and nodes in the cache: everything but Workloads and pods."""
+"""Objects in the cache other than Workloads and pods: nodes and objects of administrators."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from rackgate_assigner.workload.info import node_info
 
 
 class Objects:
-    """Nodes, topologies, flavors, queues and what queues refer to.
+    """Nodes, topologies, flavors, queues and the objects that queues refer to.
 
     Attributes:
-        epoch: rises with every change that could make a pending Workload fit or unfit.
+        epoch: increases with every change that could make a pending Workload fit or not fit.
         topologies: level keys by name, coarsest first.
         checks: AdmissionCheck name to its controller.
         pod_defaults: what LimitRanges and RuntimeClasses add to pods.
@@ -44,7 +44,7 @@ class Objects:
         self.checks: dict[str, str] = {}
         self.pod_defaults = PodDefaultsIndex()
 
-    # Nodes, topologies, flavors: what trees are made of.
+    # Nodes, topologies, flavors: the sources of trees.
 
     def set_node(self, node: wire.Node) -> None:
         """A node was added or changed; only what placement reads counts (C7)."""
@@ -59,7 +59,7 @@ class Objects:
         self._node_changed(old, facts)
 
     def drop_node(self, name: str) -> None:
-        """A node is gone; what was assigned to it stays assigned (TAS-23)."""
+        """A node is deleted; assignments to it stay (TAS-23)."""
         old = self.nodes.pop(name, None)
         if old is not None:
             self._node_changed(old, None)
@@ -82,7 +82,7 @@ class Objects:
         self.put_topology(topology.metadata.name, levels)
 
     def put_topology(self, name: str, levels: tuple[str, ...]) -> None:
-        """As `set_topology`, for its levels; no levels: it is gone."""
+        """As `set_topology`, for its levels; without levels, it is deleted."""
         if self.topologies.get(name, ()) == levels:
             return
         if levels:
@@ -94,7 +94,7 @@ class Objects:
         self.epoch += 1
 
     def drop_topology(self, name: str) -> None:
-        """A Topology is gone: its flavors have no tree until it is back."""
+        """A Topology is deleted: its flavors have no tree until it is created again."""
         self.put_topology(name, ())
 
     def set_flavor(self, flavor: kueue.ResourceFlavor) -> None:
@@ -113,13 +113,13 @@ class Objects:
         self.epoch += 1
 
     def drop_flavor(self, name: str) -> None:
-        """A flavor is gone; what Workloads hold of it stays theirs."""
+        """A flavor is deleted; Workloads keep the quota that they have in it."""
         if self.flavors.pop(name, None) is not None:
             self._on_flavor_changed(name)
             self._on_levels_changed(name)
             self.epoch += 1
 
-    # Queues, and what they refer to.
+    # Queues, and the objects that they refer to.
 
     def set_cluster_queue(self, queue: kueue.ClusterQueue) -> None:
         """A ClusterQueue was added or changed; its status does not count."""
@@ -173,7 +173,7 @@ class Objects:
         """An AdmissionCheck is gone."""
         self._drop(self.checks, name)
 
-    # What adds to the requests of pods. Admitted Workloads keep what they hold.
+    # Objects that change the requests of pods. Admitted Workloads keep their usage.
 
     def set_limit_range(self, item: wire.LimitRange) -> None:
         """A LimitRange was added or changed."""
@@ -188,7 +188,7 @@ class Objects:
         self._on_pod_requests_changed(self.pod_defaults.set_runtime_class(item))
 
     def drop_runtime_class(self, name: str) -> None:
-        """A RuntimeClass is gone: no pod that names it is created before it is back."""
+        """A RuntimeClass is deleted: pods that name it cannot be created until it is back."""
         self._on_pod_requests_changed(self.pod_defaults.drop_runtime_class(name))
 
     def _put(self, rows: dict[str, Any], key: str, row: Any) -> None:
@@ -201,7 +201,7 @@ class Objects:
             self.epoch += 1
 
     def _on_queue_changed(self, kind: str, key: str) -> None:
-        """A ClusterQueue or LocalQueue changed: pods may be charged elsewhere."""
+        """A ClusterQueue or LocalQueue changed: pods may be charged to another queue."""
 
     def _on_node_changed(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
         """A node was added, changed or deleted."""
@@ -210,7 +210,7 @@ class Objects:
         """A flavor was added, changed or deleted."""
 
     def _on_pod_requests_changed(self, keys: Iterable[str]) -> None:
-        """Pods of these Workloads may request something else."""
+        """Requests of pods of these Workloads may have changed."""
 
     def _on_levels_changed(self, flavor: str) -> None:
         """The levels of a flavor changed: assignments may not fit its tree any more."""

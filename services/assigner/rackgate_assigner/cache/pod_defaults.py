@@ -1,8 +1,8 @@
 """What LimitRanges and RuntimeClasses add to the requests of Workloads.
 
-A `WorkloadInfo` keeps what defaults may change of its templates, so a change of a LimitRange or a
-RuntimeClass decodes no template, and a change of a Workload reads no LimitRange. Where there is
-neither, a Workload costs two look-ups.
+A `WorkloadInfo` keeps the fields of its templates that defaults may change. So a change of a
+LimitRange or a RuntimeClass decodes no template, and a change of a Workload reads no LimitRange.
+If there is neither, a Workload costs two lookups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PodDefaultsIndex:
 
     Attributes:
         ranges: LimitRanges by namespace and name.
-        classes: RuntimeClasses by name; only what pods get of them.
+        classes: RuntimeClasses by name; only the fields that pods get from them.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class PodDefaultsIndex:
         return self._of_class.get(name, set())
 
     def with_pod_defaults(self, row: WorkloadInfo) -> WorkloadInfo:
-        """The Workload with the defaults that apply now; itself where nothing changes."""
+        """The Workload with the defaults that apply now; itself if nothing changes."""
         limits = self._limits.get(row.namespace)
         podsets = tuple(self._with_pod_defaults(podset, limits) for podset in row.podsets)
         if all(map(_is_same, podsets, row.podsets)):
@@ -112,7 +112,7 @@ class PodDefaultsIndex:
 
 
 def without_pod_defaults(row: WorkloadInfo) -> WorkloadInfo:
-    """The Workload as its templates alone say."""
+    """The Workload without any defaults."""
     return with_podsets(
         row, tuple(with_defaults(podset, NO_POD_DEFAULTS) for podset in row.podsets)
     )

@@ -5,8 +5,8 @@ Workload's owner or belongs to it (a Job of a JobSet), and its node lies in an a
 is not full yet. Every other bound pod is charged to its node until it is gone: foreign pods, pods
 of finished or evicted Workloads (C4), pods in domains a newer assignment dropped (U2), and pods
 beyond a domain's count.
-A pod that is being deleted is still covered: the ungater sends no other pod to its place before it
-is gone (CH-31), so its place is charged once.
+A pod that is being deleted is still covered: the ungater assigns its domain to no other pod before
+it is gone (CH-31), so its capacity is charged once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Group:
         counts: pods that each assigned domain takes; empty without an assignment.
         present: pods found in each assigned domain, surplus included.
         charged: keys of pods that are charged to their nodes.
-        stale: coverage has to be computed again.
+        stale: coverage must be computed again.
     """
 
     owner_uid: str = ""
@@ -49,7 +49,7 @@ class BoundPods:
     Attributes:
         rows: by `namespace/name`.
         charged: pods charged to each node, by shape.
-        owners: uid of a controller of pods to the uid of the object that it belongs to itself.
+        owners: uid of a controller of pods to the uid of its owner.
     """
 
     def __init__(self, nodes: Mapping[str, NodeInfo], charge: ChargeNode) -> None:
@@ -57,7 +57,7 @@ class BoundPods:
         self.rows: dict[str, PodInfo] = {}
         self.charged: dict[str, dict[PodShape, int]] = {}
         self.owners: dict[str, str] = {}
-        # Owners that are gone, remembered as long as pods of theirs are there.
+        # Deleted owners, kept as long as they have pods.
         self._deleted_owners: set[str] = set()
         self._by_owner: dict[str, set[str]] = {}
         self._nodes, self._on_charge = nodes, charge
@@ -88,7 +88,7 @@ class BoundPods:
         return self._add_to_group((row.workload, row.podset), group, row) or changed
 
     def _replace(self, row: PodInfo) -> None:
-        """Replace a pod that is being deleted now: its charge stays."""
+        """Replace a pod that is being deleted now: its charge does not change."""
         self.rows[row.key] = row
         if row.workload:
             self._groups[row.workload, row.podset].pods[row.key] = row
@@ -115,7 +115,7 @@ class BoundPods:
     def set_assignments(
         self, workload: str, owner_uid: str, assignments: Mapping[str, TopologyAssignment]
     ) -> None:
-        """Set the assignments of a Workload by PodSet; none for one that holds nothing."""
+        """Set the assignments of a Workload by PodSet; none for a Workload without quota."""
         for podset in self._podsets.get(workload, set()) | set(assignments):
             assignment = assignments.get(podset)
             group = self._group(workload, podset)
@@ -142,7 +142,7 @@ class BoundPods:
         return bool(keys)
 
     def drop_owner(self, uid: str) -> None:
-        """A controller of pods is gone; its pods, whose owner is remembered, may end later."""
+        """A controller of pods is deleted; its pods, whose owner is kept, may end later."""
         self._deleted_owners.add(uid)
         if uid not in self._by_owner:
             self._drop_deleted_owner(uid)
@@ -158,13 +158,13 @@ class BoundPods:
         return group.present if group is not None else {}
 
     def domains_of(self, workload: str, podset: str) -> Mapping[str, Domain]:
-        """The assigned domain of each bound pod of a PodSet that sits in one, by pod."""
+        """The assigned domain of each bound pod of a PodSet that is in one, by pod."""
         group = self._groups.get((workload, podset))
         found = {key: self._domain(group, row) for key, row in group.pods.items()} if group else {}
         return {key: domain for key, domain in found.items() if domain is not None}
 
     def covers(self, workload: str, podset: str) -> bool:
-        """Whether a Workload holds an assignment that covers pods of this PodSet."""
+        """Whether a Workload has an assignment that covers pods of this PodSet."""
         group = self._groups.get((workload, podset))
         return group is not None and group.assignment is not None
 
@@ -173,7 +173,7 @@ class BoundPods:
         return self._by_node.get(node, ())
 
     def node_labels_changed(self, node: str) -> bool:
-        """The labels of a node changed, or it came or went: its pods may be in other domains."""
+        """The labels of a node changed, or it was added or deleted: its pods may change domains."""
         names = {
             (row.workload, row.podset)
             for row in (self.rows[key] for key in self._by_node.get(node, ()))
@@ -215,7 +215,7 @@ class BoundPods:
         return group
 
     def _drop_empty_group(self, name: tuple[str, str]) -> None:
-        """Forget a group without pods and assignment."""
+        """Remove a group without pods and assignment."""
         group = self._groups[name]
         if group.pods or group.assignment is not None:
             return
@@ -237,7 +237,7 @@ class BoundPods:
             return True
         if group.present.get(domain, 0) < group.counts[domain]:
             group.present[domain] = group.present.get(domain, 0) + 1
-            return False  # its Workload has paid for it already
+            return False  # Its Workload is charged already.
         self._mark_stale(name, group)
         return True
 
@@ -253,12 +253,12 @@ class BoundPods:
             return charged
         group.present[domain] -= 1
         if not charged and group.present[domain] >= group.counts[domain]:
-            self._mark_stale(name, group)  # a surplus pod takes the place that is free now
+            self._mark_stale(name, group)  # A surplus pod is covered in place of the removed one.
             return True
         return charged
 
     def _domain(self, group: _Group, row: PodInfo) -> Domain | None:
-        """The assigned domain that a pod sits in, or None."""
+        """The assigned domain of a pod, or None."""
         assignment = group.assignment
         root = self.owners.get(row.owner_uid, row.owner_uid)
         if assignment is None or not is_tas_pod(root, group.owner_uid, assignment=assignment):

@@ -1,4 +1,4 @@
-"""What one scheduling cycle reads: pending Workloads, queues, quota in use and free capacity."""
+"""Input of one scheduling cycle: pending Workloads, queues, quota in use and free capacity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AdmittedWorkload:
 
     Attributes:
         info: the Workload, never a slice.
-        quota: what it and its slices hold.
+        quota: usage of the Workload and its slices.
         being_evicted: its quota is about to be released.
     """
 
@@ -37,13 +37,13 @@ class Snapshot:
 
     Attributes:
         pending: Workloads to be admitted, in any order.
-        eviction_candidates: Workloads whose reservation may have to be taken back.
+        eviction_candidates: Workloads whose reservation may have to be cleared.
         with_unhealthy_nodes: admitted Workloads with names in `status.unhealthyNodes`.
         checks: AdmissionCheck name to its controller.
         namespaces: name to labels.
         priorities: WorkloadPriorityClass name to value.
         used: quota in use, by ClusterQueue.
-        running: Workloads that hold it, by ClusterQueue; only of queues with preemption.
+        running: Workloads with quota, by ClusterQueue; only of queues with preemption.
         being_evicted: keys of Workloads whose eviction is being written.
         families: by key, the parents of pending slices.
     """

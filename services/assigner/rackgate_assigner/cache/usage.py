@@ -1,12 +1,12 @@
-"""What Workloads hold of quota and topologies, and the sums by queue.
+"""Usage of quota and topologies by Workloads, and the sums by queue.
 
-`workload_usage` derives what one Workload holds from its own row (and an assumed assignment) alone.
-`Totals` adds usages up by ClusterQueue and LocalQueue as they come and go, so no sum is ever
-computed from scratch.
+`workload_usage` derives the usage of one Workload only from its own row (and an assumed
+assignment). `Totals` adds usages up by ClusterQueue and LocalQueue as they change, so no sum is
+ever computed from scratch.
 
-A Workload says how many of its pods are done (`status.reclaimablePods`), not which. Where they
-were is known once all others are bound: then every place without a pod is free again. Until then
-all places stay charged (`usage_without_done_pods`).
+A Workload says how many of its pods are done (`status.reclaimablePods`), not which. Their domains
+are known once all others are bound: then the capacity of every unused pod is free again. Until then
+the whole assignment stays charged (`usage_without_done_pods`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BACKING_OFF: Final = "BackingOff"
 
 @dataclass(frozen=True, slots=True)
 class WorkloadUsage:
-    """What one Workload holds, or why it is pending.
+    """Usage of one Workload, or why it is pending.
 
     Attributes:
         cluster_queue: "" while it holds nothing.
@@ -64,20 +64,20 @@ class WorkloadUsage:
 
     @property
     def visible_to_others(self) -> tuple[object, ...]:
-        """What a decision about another Workload depends on."""
+        """The fields that decisions about other Workloads depend on."""
         return self.cluster_queue, self.pending, self.quota, self.charges
 
 
 def workload_usage(
     info: WorkloadInfo, assumed: Assignment | None, *, merged: bool = False, orphan: bool = False
 ) -> WorkloadUsage:
-    """What a Workload holds: as assumed while that is open, else as the watch shows it.
+    """Usage of a Workload: as assumed while a write is open, else as the watch shows it.
 
     Args:
         info: the Workload.
         assumed: an assignment whose status write was not seen yet; also one that replaces another.
         merged: a slice whose parent counts its pods as its own.
-        orphan: a slice that has outlived its parent.
+        orphan: a slice whose parent is gone.
     """
     if merged:
         return WorkloadUsage(info.queue)
@@ -106,11 +106,11 @@ def _usage_without_quota(info: WorkloadInfo) -> WorkloadUsage:
 
 @dataclass(frozen=True, slots=True)
 class ExcessUsage:
-    """What the pods of one job use beyond the admission of its Workload.
+    """Usage of the pods of one job beyond the admission of its Workload.
 
     Attributes:
         local_queue: `namespace/name`; "" when none is known.
-        cluster_queue: that is charged.
+        cluster_queue: the one that is charged.
         amounts: by flavor and resource; never zero.
     """
 
@@ -139,7 +139,7 @@ class QueueTotals:
         return sum(self.pending_reasons.values())
 
     def add(self, usage: WorkloadUsage, sign: int) -> None:
-        """Add (1) or subtract (-1) what a Workload holds."""
+        """Add (1) or subtract (-1) the usage of a Workload."""
         if not usage.cluster_queue:
             if usage.pending:
                 _add(self.pending_reasons, {usage.reason: 1}, sign)
@@ -157,7 +157,7 @@ class QueueTotals:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is counted here."""
+        """Whether all counts are zero."""
         counted = self.pending_reasons or self.reserving or self.admitted
         return not (counted or self.reserved_quota or self.admitted_quota)
 
@@ -172,10 +172,10 @@ def _add(total: dict[Key, int], part: Mapping[Key, int], sign: int) -> None:
 
 
 class Totals:
-    """Sums by ClusterQueue and by LocalQueue; pending Workloads count in the LocalQueue alone.
+    """Sums by ClusterQueue and by LocalQueue; pending Workloads count only in the LocalQueue.
 
-    To which ClusterQueue a pending Workload belongs depends on the LocalQueue object, which may
-    come, go and come again.
+    The ClusterQueue of a pending Workload depends on the LocalQueue object, which may be deleted
+    and created again.
     """
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class Totals:
         self.local_queues: dict[str, QueueTotals] = {}
 
     def add(self, usage: WorkloadUsage, sign: int) -> None:
-        """Add (1) or subtract (-1) what a Workload holds."""
+        """Add (1) or subtract (-1) the usage of a Workload."""
         _add_to(self.local_queues, usage.local_queue, usage, sign)
         if usage.cluster_queue:
             _add_to(self.cluster_queues, usage.cluster_queue, usage, sign)
@@ -215,7 +215,7 @@ def _add_to(queues: dict[str, QueueTotals], name: str, usage: WorkloadUsage, sig
 def assignment_without_done_pods(
     assignment: TopologyAssignment, left: int, present: Mapping[Domain, int]
 ) -> TopologyAssignment:
-    """What an assignment still takes.
+    """The remaining usage of an assignment.
 
     Args:
         assignment: as admitted.
@@ -235,7 +235,7 @@ def assignment_without_done_pods(
 def usage_without_done_pods(
     info: WorkloadInfo, usage: WorkloadUsage, pods: BoundPods
 ) -> WorkloadUsage:
-    """What a Workload holds without the places of done pods; coverage in `pods` is up to date."""
+    """Usage of a Workload without done pods; coverage in `pods` is up to date."""
     left = remaining_pods(info)
     charges = tuple(
         replace(
@@ -258,8 +258,8 @@ def covering_assignments(
 ) -> dict[str, TopologyAssignment]:
     """Assignments by PodSet that are charged to a tree, so that their pods need not be.
 
-    One with other levels than its flavor has now (the Topology was created again) fits no leaf of
-    the tree: its pods are charged to their nodes instead.
+    If the levels of a flavor have changed (its Topology was created again), an older assignment
+    matches no leaf of the tree, and its pods are charged to their nodes instead.
     """
     pairs = zip(usage.assignments.items(), usage.charges, strict=True)
     return {

@@ -1,6 +1,6 @@
 """Compares the cache with a rebuild from scratch, on SIGUSR1 or periodically.
 
-A mismatch is a defect. It is logged and counted, and everything is derived again.
+A mismatch is a defect. It is logged and counted, and all derived state is built again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.consistency import Mismatch, mismatches
 
 SIGNAL: Final = signal.SIGUSR1
-# Of a long list the first few say enough.
+# The first few of a long list are enough.
 SHOWN: Final = 20
 
 log = structlog.get_logger()
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 def verify(cache: Cache) -> list[Mismatch]:
     """Compare once; count the result, and log and repair a mismatch.
 
-    Nothing else runs meanwhile, so the answer is about one moment.
+    No other code runs meanwhile, so the result is consistent.
     """
     started = clock.monotonic()
     found = mismatches(cache)
@@ -55,9 +55,9 @@ class Verification:
         """Prepare; `run` does the work.
 
         Args:
-            cache: what is verified.
-            on_repaired: called after something was wrong.
-            period_s: seconds between two verifications; 0 for those on SIGUSR1 alone.
+            cache: the cache to verify.
+            on_repaired: called after a mismatch was repaired.
+            period_s: seconds between two verifications; 0: only on SIGUSR1.
         """
         self._cache, self._on_repaired = cache, on_repaired
         self._period_s = period_s
@@ -66,7 +66,7 @@ class Verification:
     async def run(self) -> None:
         """Verify on the signal and when due, until cancelled."""
         loop = asyncio.get_running_loop()
-        # Only the main thread may have signals; elsewhere the clock still works.
+        # Only the main thread can handle signals; other threads verify periodically.
         with contextlib.suppress(ValueError, RuntimeError):
             loop.add_signal_handler(SIGNAL, self._requested.set)
         try:

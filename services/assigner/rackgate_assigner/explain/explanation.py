@@ -1,7 +1,7 @@
 """The data of an explanation: the JSON that `rackgate explain --json` prints, and its schema.
 
-Amounts are Kubernetes quantities ("500m", "16Gi"). Lists of names are cut; the number beside each
-list counts all of them.
+Amounts are Kubernetes quantities ("500m", "16Gi"). Lists of names are truncated; a number next to
+each list counts all entries.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class ResourceCapacity(ExplanationObject, frozen=True):
     """One resource in one domain, over the nodes that the pods may use.
 
     Attributes:
-        resource: name; `pods` is the number of pods that nodes still take.
+        resource: name; `pods` is the number of pods that nodes can still run.
         per_pod: what one pod requests.
         wanted: what all pods of the PodSet request.
         free: sum of what is free.
         pods: pods that would fit if this resource alone counted, node by node.
         missing: what is requested beyond what is free; "0" when the sum is enough.
-        stranded: free in parts smaller than one pod requests.
+        stranded: free in amounts smaller than the request of one pod.
     """
 
     resource: str
@@ -80,12 +80,12 @@ class ResourceCapacity(ExplanationObject, frozen=True):
 
 
 class Holder(ExplanationObject, frozen=True):
-    """Who holds capacity or quota.
+    """A Workload or pod that uses capacity or quota.
 
     Attributes:
         kind: Workload, or Pod for one without an admission.
         name: `namespace/name`.
-        pods: pods in the domain (0 where quota is meant).
+        pods: pods in the domain (0 for quota).
         amounts: by resource.
     """
 
@@ -96,22 +96,22 @@ class Holder(ExplanationObject, frozen=True):
 
 
 class DomainCapacity(ExplanationObject, frozen=True):
-    """A domain, and what it lacks.
+    """A domain, and its missing capacity.
 
     Attributes:
         domain: values from the coarsest level on.
         pods: pods of the PodSet that fit now.
         pods_when_empty: the same if nothing else were placed by topology.
         slices: podset slices that fit now (pods without slices); 0 below the slices' level.
-        pods_with_leader: pods that fit beside the leader; null without a leader, or where it
-            does not fit.
+        pods_with_leader: pods that fit together with the leader; null without a leader, or if
+            the leader does not fit.
         nodes: nodes in the domain.
         usable_nodes: those that taints, selectors and affinity allow (all, unless the lowest level
             is the hostname).
-        tightest: the resource that allows fewest pods; "" where no node is usable.
-        fragmented: the sums are enough for all pods, and still they do not fit.
+        tightest: the resource that allows the fewest pods; "" if no node is usable.
+        fragmented: the total capacity is enough for all pods, but they do not fit.
         resources: by name.
-        holders: those with most pods, first.
+        holders: those with the most pods, first.
         more_holders: how many others there are.
     """
 
@@ -137,8 +137,8 @@ class LevelCapacity(ExplanationObject, frozen=True):
         asked: the PodSet requests this level.
         domains: how many there are.
         pods: pods that fit in all of them together.
-        best: those that come closest, best first.
-        fragmented: they are enough together, but no single one is.
+        best: the best candidates, best first.
+        fragmented: the domains have enough capacity together, but no single one has.
     """
 
     level: str
@@ -167,13 +167,13 @@ class Exclusion(ExplanationObject, frozen=True):
 
 
 class Remedy(ExplanationObject, frozen=True):
-    """A change that would help, alone.
+    """A change that would help by itself.
 
     Attributes:
         kind: see `RemedyKind`.
         value: the level, the number of pods, the taint, the Workload.
-        when: `now`: it would be placed at once; `whenEmpty`: only after others have ended;
-            `perhaps`: necessary, and not known to be enough.
+        when: `now`: it would be admitted at once; `whenEmpty`: only after others have ended;
+            `perhaps`: necessary, but it may not be enough.
         text: a sentence.
     """
 
@@ -198,7 +198,7 @@ class PlacedDomain(ExplanationObject, frozen=True):
 
 
 class PodSetPlacement(ExplanationObject, frozen=True):
-    """Where a PodSet would go, or is.
+    """The assignment of a PodSet, current or simulated.
 
     Attributes:
         domains: how many.
@@ -211,13 +211,13 @@ class PodSetPlacement(ExplanationObject, frozen=True):
 
 
 class FlavorView(ExplanationObject, frozen=True):
-    """One flavor with a topology, as the PodSets see it.
+    """One flavor with a topology, and how the PodSets fit in it.
 
     Attributes:
         chosen: quota picks this flavor.
-        problem: why a PodSet cannot use the flavor; "" when it can.
-        podsets: placed together; `refused` are those that the message is about.
-        asked: the request in words: "required LEVEL", "preferred LEVEL", "unconstrained".
+        problem: why a PodSet cannot use the flavor; "" if it can.
+        podsets: placed together; `refused` are those that `message` is about.
+        asked: the request as text: "required LEVEL", "preferred LEVEL", "unconstrained".
         fits: all PodSets fit now.
         fits_when_empty: they would if nothing else were placed by topology.
         message: as in the Workload's condition.
@@ -225,7 +225,7 @@ class FlavorView(ExplanationObject, frozen=True):
         wanted: units requested.
         unit: pod, or slice of `slice_size` pods.
         nodes: nodes that count for the topology.
-        levels: coarsest first; of the refused PodSets, empty when the request itself is wrong.
+        levels: coarsest first; of the PodSets in `refused`, empty if the request itself is wrong.
         level_keys: of the topology, coarsest first.
         overlaps: other flavors that have nodes of this one.
     """
@@ -259,12 +259,12 @@ class QuotaLine(ExplanationObject, frozen=True):
 
     Attributes:
         requested: by the whole Workload.
-        available: nominal less used, never below zero.
+        available: nominal quota minus usage, never below zero.
         missing: what is requested beyond that; "0" when it is enough.
         never: more is requested than the nominal quota.
-        problem: why a PodSet cannot use the flavor; "" when it can.
-        holders: Workloads that hold most of it.
-        more_holders: how many others hold some.
+        problem: why a PodSet cannot use the flavor; "" if it can.
+        holders: Workloads with the most usage.
+        more_holders: number of other Workloads with usage.
     """
 
     flavor: str
@@ -330,7 +330,7 @@ class PodSetStatus(ExplanationObject, frozen=True):
         running: pods in phase Running that are not being deleted; `ended`: succeeded or failed.
         held: the others, by reason.
         missing: pods that do not exist (yet).
-        broken_nodes: assigned nodes that are gone, not ready or marked unhealthy.
+        broken_nodes: assigned nodes that are gone, not ready or unhealthy.
     """
 
     podset: str
@@ -345,13 +345,13 @@ class PodSetStatus(ExplanationObject, frozen=True):
 
 
 class Resize(ExplanationObject, frozen=True):
-    """How far the resize of a PodSet has come.
+    """Progress of the resize of a PodSet.
 
     Attributes:
         asked: pods that its job requests now.
-        granted: pods that may run: those of the Workload, and of slices admitted beside it.
+        granted: pods that may run: those of the Workload, and of admitted slices not yet merged.
         waiting: pods of pending slices.
-        because: why the first of them is pending; "" when none is.
+        because: why the first of these slices is pending; "" if none is.
         slices: `namespace/name` of the first few that are pending.
         more_slices: how many others are pending.
     """
@@ -366,7 +366,7 @@ class Resize(ExplanationObject, frozen=True):
 
 
 class FieldProblem(ExplanationObject, frozen=True):
-    """A field that would be rejected: path as in the manifest, what is wrong, what would help."""
+    """A field that would be rejected: path as in the manifest, what is wrong, how to fix it."""
 
     path: str
     problem: str
@@ -390,7 +390,7 @@ class Explanation(ExplanationObject, frozen=True):
         told: the message that the Workload has now.
         quota: lines of the flavors that its resources could use.
         flavors: those with a topology, in the ClusterQueue's order.
-        changes: what would help, the smallest first.
+        changes: what would help, the smallest change first.
         podsets: of an admitted Workload.
         resizes: by PodSet, of an admitted elastic job. While slices of it are pending, `quota`,
             `flavors`, `queue` and `changes` are those of the first slice.

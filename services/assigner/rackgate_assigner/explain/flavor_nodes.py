@@ -1,4 +1,4 @@
-"""Nodes that a flavor's tree leaves out, and why; and flavors that share nodes."""
+"""Nodes that a flavor's tree excludes, and why; and flavors that share nodes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def missing_levels(node: NodeInfo, flavor: FlavorInfo) -> tuple[str, ...]:
 def skipping_rule(node: NodeInfo, flavor: FlavorInfo) -> Rule | None:
     """The rule that excludes a node from a flavor's tree, or None.
 
-    Other than in `reason_to_skip` labels come first: a node of another flavor is none of its
-    business, and missing level labels are a mistake, whether or not the node is ready.
+    Unlike `reason_to_skip`, this checks labels first: a node of another flavor is not relevant, and
+    missing level labels are a mistake, whether or not the node is ready.
     """
     labels = node.labels
     if any(labels.get(key) != value for key, value in flavor.node_labels.items()):
@@ -36,12 +36,12 @@ def skipping_rule(node: NodeInfo, flavor: FlavorInfo) -> Rule | None:
 
 @dataclass(slots=True)
 class Survey:
-    """A pass over the nodes for all flavors with a topology; `add` may be called in portions.
+    """One pass over the nodes for all flavors with a topology; `add` may be called repeatedly.
 
     Attributes:
         skipped: excluded nodes that have a flavor's labels, by flavor and rule.
         lacking: names by flavor and missing level labels.
-        shared: nodes that count for both, by pair of flavor names in order.
+        shared: number of nodes that count for both, by pair of flavor names in order.
     """
 
     flavors: tuple[FlavorInfo, ...]
@@ -57,7 +57,7 @@ class Survey:
         return cls(tuple(found))
 
     def add(self, nodes: Iterable[NodeInfo]) -> None:
-        """Count some more nodes."""
+        """Count more nodes."""
         for node in nodes:
             taking = [flavor.name for flavor in self.flavors if self._takes_part(node, flavor)]
             for index, first in enumerate(taking):
@@ -90,7 +90,7 @@ class Survey:
         }
 
     def missing_levels_text(self, flavor: str) -> str:
-        """Which nodes lack which level labels; "" when none does."""
+        """Which nodes lack which level labels; "" if none does."""
         groups = self.lacking.get(flavor, {})
         parts = []
         for missing, found in sorted(groups.items()):

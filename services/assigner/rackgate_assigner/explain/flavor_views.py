@@ -23,16 +23,16 @@ from rackgate_assigner.workload.info import Charge, PodInfo, WorkloadInfo
 if TYPE_CHECKING:
     from rackgate_assigner.cache.cache import Cache
 
-# Workloads of which one may hold all the capacity that is missing.
+# Number of Workloads, one of which may use all the missing capacity.
 MAX_CANDIDATES: Final = 20
 
 
 class FlavorExplainer:
-    """Explains the topologies of one ClusterQueue's flavors; the cache is only read."""
+    """Explains the topologies of one ClusterQueue's flavors; reads the cache only."""
 
     def __init__(self, cache: Cache, offer: Offer, features: Features, top: int) -> None:
         self._cache, self._offer, self._features, self._top = cache, offer, features, top
-        # A copy, because trials leave counts with a capacity.
+        # A copy, because simulations cache counts with a capacity.
         self._flavor_topologies = cache.flavor_topologies().copy()
 
     def views(self, row: WorkloadInfo, decision: Decision | None) -> tuple[FlavorView, ...]:
@@ -79,7 +79,7 @@ class FlavorExplainer:
         return msgspec.structs.replace(view, changes=(wait_change, *view.changes))
 
     def _wait_change(self, view: FlavorView, podsets: Sequence[PodSetRequest]) -> Remedy:
-        """Waiting helps: for one Workload, if its end alone is enough."""
+        """Remedies that wait: for one Workload, if its end is enough, or for several."""
         for key in _candidate_workloads(view):
             flavor_topologies = self._flavor_topologies.copy()
             for charge in self._cache.usages[key].charges:
@@ -94,7 +94,7 @@ class FlavorExplainer:
 def _tried_flavors(decision: Decision | None) -> set[str]:
     """Flavors of a decision."""
     if isinstance(decision, Requeue):
-        return {refusal.flavor for refusal in decision.rejected_flavors}
+        return {rejection.flavor for rejection in decision.rejected_flavors}
     if isinstance(decision, Admit):
         return {
             name for assigned in decision.assignment.podsets for name in assigned.flavors.values()
@@ -103,7 +103,7 @@ def _tried_flavors(decision: Decision | None) -> set[str]:
 
 
 def _with_survey(view: FlavorView, survey: Survey) -> FlavorView:
-    """With the flavors that share its nodes, and nodes that only lack a label."""
+    """Add the flavors that share its nodes, and nodes that only lack a label."""
     shared = survey.overlaps_of(view.flavor)
     changes, lacking = view.changes, survey.missing_levels_text(view.flavor)
     if lacking and view.levels:
@@ -115,7 +115,7 @@ def _with_survey(view: FlavorView, survey: Survey) -> FlavorView:
 
 
 def _candidate_workloads(view: FlavorView) -> list[str]:
-    """Workloads in the domains that come closest, those of the requested level first."""
+    """Workloads in the best candidate domains, those of the requested level first."""
     levels = sorted(view.levels, key=lambda level: not level.asked)
     found = dict.fromkeys(
         holder.name
@@ -128,7 +128,7 @@ def _candidate_workloads(view: FlavorView) -> list[str]:
 
 
 def _occupants(cache: Cache, flavor_topology: FlavorTopology) -> dict[int, list[Occupant]]:
-    """Everything that is charged to a flavor's tree, by leaf.
+    """All charges of a flavor's tree, by leaf.
 
     Workloads with their assignments, and pods without an assignment by their own names.
     """
@@ -165,8 +165,8 @@ def _uses_flavor_nodes(cache: Cache, charge: Charge, flavor: str) -> bool:
 def _pods_without_assignment(cache: Cache) -> Iterator[PodInfo]:
     """Bound pods that are charged to their nodes.
 
-    The cache counts them by node and shape, and pods without a Workload are all among them. Of
-    several equal pods of one Workload the last ones by name are taken.
+    The cache counts them by node and shape; pods without a Workload are always included. Of
+    several equal pods of one Workload, the last ones by name are included.
     """
     ordered = sorted(cache.pods.rows.values(), key=lambda row: (row.workload != "", row.key))
     left = {node: dict(shapes) for node, shapes in cache.pods.charged.items()}

@@ -1,13 +1,13 @@
-"""Why PodSets do not fit in a flavor: the numbers behind the message of placement.
+"""Why PodSets do not fit in a flavor: the numbers behind the placement message.
 
-1. `place` itself decides whether they fit, now and in an empty cluster.
+1. `place` decides whether they fit, now and in an empty cluster.
 2. `_count_group` counts the group that does not fit with the functions of placement, after the
-   PodSets that do.
-3. From the counts follow, level by level, the domains that come closest and what each of them
-   lacks (`_level_capacities`), and the nodes that are excluded, by rule (`_excluded_tree_nodes`).
-4. Changed requests are put to `place`: those that fit are remedies (`remedies`).
+   PodSets that fit.
+3. The counts show, level by level, the best candidate domains and their missing capacity
+   (`_level_capacities`), and the nodes that are excluded, by rule (`_excluded_tree_nodes`).
+4. `place` is called with changed requests: those that fit are remedies (`remedies`).
 
-So an explanation never disagrees with the message that it explains. Everything is only read.
+So an explanation never contradicts the message that it explains. All state is read-only.
 Complexity: two counts of all domains, O(nodes) for the exclusions, and one placement per remedy.
 """
 
@@ -87,13 +87,13 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True)
 class ExplainContext:
-    """What an explanation reads in addition to the tree.
+    """Input of an explanation in addition to the tree.
 
     Attributes:
         nodes: all nodes of the cluster.
         occupants: pods by leaf of the tree.
         features: state of feature gates.
-        top: how many domains, holders and names are listed each time.
+        top: maximum number of domains, holders and names in each list.
     """
 
     nodes: Iterable[NodeInfo] = ()
@@ -110,7 +110,7 @@ def explain_placement(
     Args:
         flavor_topology: the flavor's tree and capacity.
         podsets: those of a Workload that are placed in this flavor, in its order.
-        context: nodes, occupants, gates and how much to list.
+        context: nodes, occupants, gates and maximum length of lists.
     """
     trial = Trial(flavor_topology, podsets, context.features)
     placement = trial.place()
@@ -188,7 +188,7 @@ def podset_placement(podset: str, assignment: TopologyAssignment, top: int) -> P
 
 
 def describe_request(podset: PodSetRequest) -> str:
-    """A topology request in words."""
+    """A topology request as text."""
     asked = podset.topology
     if asked is None:
         return "unconstrained (implied by the queue)"
@@ -202,18 +202,18 @@ def describe_request(podset: PodSetRequest) -> str:
     return request_text
 
 
-# Changes that follow from the request and the counts.
+# Remedies that follow from the request and the counts.
 
 
 def _level_name_changes(tree: TopologyTree, podset: PodSetRequest) -> tuple[Remedy, ...]:
-    """The levels of the topology, when the request names an unknown one."""
+    """The levels of the topology, if the request names an unknown one."""
     unknown = [key for key in requested_levels(podset.topology) if key not in tree.levels]
     if not unknown:
         return ()
     near = get_close_matches(unknown[0], tree.levels, n=1)
     text = f"name a level of the topology: {', '.join(tree.levels)}"
     if near:
-        text = f'write "{near[0]}" for "{unknown[0]}"; levels: {", ".join(tree.levels)}'
+        text = f'use "{near[0]}" instead of "{unknown[0]}"; levels: {", ".join(tree.levels)}'
     value = near[0] if near else ""
     return (Remedy(kind="levelName", value=value, when="perhaps", text=text),)
 
@@ -221,7 +221,7 @@ def _level_name_changes(tree: TopologyTree, podset: PodSetRequest) -> tuple[Reme
 def _missing_capacity_changes(
     levels: Sequence[LevelCapacity], wanted: int, *, required: bool
 ) -> tuple[Remedy, ...]:
-    """What is missing: in the best domain of a required level, else in all domains together."""
+    """Missing capacity: in the best domain of a required level, else in all domains together."""
     asked = next((level for level in levels if level.asked and level.best), None)
     if asked is None:
         return ()
@@ -234,7 +234,7 @@ def _missing_capacity_changes(
     short = [r for r in best.resources if r.resource == best.tightest and r.missing != "0"]
     if required and short:
         pods += f" ({short[0].missing} {short[0].resource})"
-    text = f"room for {pods} in {where}"
+    text = f"free capacity for {pods} in {where}"
     return (Remedy(kind="room", value=str(more), when="perhaps", text=text),)
 
 
@@ -243,12 +243,12 @@ def _missing_capacity_changes(
 
 @dataclass(frozen=True, slots=True)
 class _GroupCounts:
-    """One group, counted as the cluster is and as if it were empty.
+    """One group, with counts for the cluster as it is now and for an empty cluster.
 
     Attributes:
         worker: requests of one worker, with its 1 of `pods`.
         leader: the same of the leader, or None.
-        free: by requested resource, shape (leaves,); less the PodSets that fit.
+        free: by requested resource, shape (leaves,); minus the PodSets that fit.
         usable: shape (leaves,), leaves that taints, selectors and affinity allow.
         shortfall: None when the group fits.
     """
@@ -325,7 +325,7 @@ def _count_group(
     )
 
 
-# Domains that come closest.
+# Best candidate domains.
 
 
 def _level_capacities(
@@ -356,10 +356,10 @@ def _level_capacities(
 
 
 def _best_domains(group: _GroupCounts, level: int, top: int) -> list[int]:
-    """The domains that take most pods, best first; ties go to the first path.
+    """The domains that fit the most pods, best first; ties are broken by path.
 
-    In placement's own order where a leader or a score counts: the first domain is the one whose
-    number the message of a required level names.
+    If there is a leader or a score, placement's own order is used: the message of a required
+    level reports the number of the first domain.
     """
     numbers = group.counts.level(level)
     ids = np.arange(len(numbers.pods), dtype=np.int64)
@@ -466,7 +466,7 @@ def _nodes_outside_tree(flavor_topology: FlavorTopology, nodes: Iterable[NodeInf
         rule = skipping_rule(node, flavor)
         detail = ""
         if rule is None:
-            rule = "hostname"  # its labels are complete, and another node has its hostname
+            rule = "hostname"  # Its labels are complete, but another node has its hostname.
         elif rule == "missingLevel":
             detail = ", ".join(missing_levels(node, flavor))
         elif rule == "flavorLabels":
@@ -478,7 +478,7 @@ def _nodes_outside_tree(flavor_topology: FlavorTopology, nodes: Iterable[NodeInf
 
 
 def _excluded_tree_nodes(group: _GroupCounts, workers: PodSetRequest) -> _Names:
-    """Nodes of the tree that take no pod, by the rules that the message counts them by."""
+    """Nodes of the tree on which no pod fits, by the rules that the message uses."""
     found: _Names = {}
     tree = group.tree
     codes, reasons = group.eligibility.codes, group.eligibility.reasons
@@ -515,7 +515,7 @@ def _rule_of(reason: str, node: NodeInfo, workers: PodSetRequest) -> tuple[Rule,
 
 
 def _exclusions(found: _Names, top: int) -> tuple[Exclusion, ...]:
-    """In a fixed order of rules; within a rule those with most nodes first."""
+    """In a fixed order of rules; within a rule, those with the most nodes first."""
 
     def sort_key(key: tuple[Rule, str]) -> tuple[int, int, str]:
         return (_ORDER.index(key[0]), -len(found[key]), key[1])

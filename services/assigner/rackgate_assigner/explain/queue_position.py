@@ -1,4 +1,4 @@
-"""The queues of a Workload: its position, what keeps them from admitting it, and its quota."""
+"""The queues of a Workload: its position, why they do not admit it, and its quota."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def queue_position(cache: Cache, row: WorkloadInfo, features: Features, top: int
 
 
 def pending_order(cache: Cache, row: WorkloadInfo) -> list[WorkloadInfo]:
-    """Pending Workloads of the ClusterQueue of a Workload, with itself, in scheduling order."""
+    """Pending Workloads of a Workload's ClusterQueue, including itself, in scheduling order."""
     local = cache.local_queues.get(row.queue)
     name = local.cluster_queue if local is not None else None
     queues = {key for key, found in cache.local_queues.items() if found.cluster_queue == name}
@@ -118,7 +118,7 @@ def _problems(
 def quota_lines(
     cache: Cache, row: WorkloadInfo, queue: ClusterQueueInfo, offer: Offer, top: int
 ) -> tuple[QuotaLine, ...]:
-    """Every flavor that could take some resource of the Workload, in the queue's order."""
+    """Every flavor that could provide some resource of the Workload, in the queue's order."""
     requests = [podset.request for podset in row.podsets]
     asked: dict[str, int] = {}
     for request in requests:
@@ -145,13 +145,13 @@ def quota_lines(
 def problem_of(
     offer: Offer, flavor: str, requests: list[PodSetRequest], group: ResourceGroupInfo
 ) -> str:
-    """Why a flavor is not for one of the PodSets, "" when it is for all."""
+    """Why one of the PodSets cannot use a flavor, "" if all can."""
     found = (flavor_problem(offer, flavor, request, group) for request in requests)
     return next((problem for problem in found if problem), "")
 
 
 def _quota_holders(cache: Cache, cluster_queue: str, pair: FlavorResource) -> list[Holder]:
-    """Workloads of a ClusterQueue that hold a resource of a flavor, the largest first.
+    """Workloads of a ClusterQueue that use a resource of a flavor, largest usage first.
 
     Pods whose Workload is gone are listed under their LocalQueue.
     """

@@ -1,4 +1,4 @@
-"""What would help PodSets that do not fit: changed requests, put to placement itself."""
+"""Remedies for PodSets that do not fit: changed requests, verified by placement itself."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Trial:
         return self._flavor_topology.tree.levels
 
     def place(self, changed: Sequence[PodSetRequest] = (), *, empty: bool = False) -> Placement:
-        """Place the PodSets, those of the same names replaced by `changed`.
+        """Place the PodSets; `changed` replace those of the same names.
 
-        Args:
+        changed: changed PodSets.
             changed: variants of some PodSets.
             empty: as if nothing else were placed by topology.
         """
@@ -78,7 +78,7 @@ class _Idea:
 def remedies(
     trial: Trial, not_fitting: Sequence[PodSetRequest], rules: Sequence[tuple[str, str]]
 ) -> tuple[Remedy, ...]:
-    """Changes of which each is enough alone; those that fit now come first.
+    """Changes that help by themselves; those that fit now come first.
 
     Args:
         trial: of the flavor.
@@ -114,14 +114,14 @@ def _ideas(
         yield _Idea(
             "nodeSelector",
             "; ".join(selectors),
-            f"drop the nodeSelector {'; '.join(selectors)}",
+            f"remove the nodeSelector {'; '.join(selectors)}",
             tuple(replace(p, node_selector={}) for p in not_fitting),
         )
     if any(rule == "affinity" for rule, _ in rules):
         yield _Idea(
             "affinity",
             "",
-            "drop the required node affinity",
+            "remove the required node affinity",
             tuple(replace(p, node_affinity=None) for p in not_fitting),
         )
 

@@ -55,7 +55,7 @@ def with_pod_status(run: PodSetStatus, pods: Sequence[Pod], top: int) -> PodSetS
 
 
 def reason_not_running(pod: Pod) -> str | None:
-    """Why a pod that has not ended does not run, in words; None when it runs."""
+    """Why a pod that has not ended does not run, as text; None if it runs."""
     if pod.metadata.deletion_timestamp is not None:
         return "being deleted"
     if pod.has_gate(ELASTIC_GATE):
@@ -78,7 +78,7 @@ def reason_not_running(pod: Pod) -> str | None:
 def find_unhealthy_nodes(
     row: WorkloadInfo, podset: str, nodes: Mapping[str, NodeInfo], unhealthy: Iterable[str]
 ) -> tuple[str, ...]:
-    """Assigned hosts that are gone, not ready, or marked unhealthy; with the reason.
+    """Assigned hosts that are gone, not ready, or unhealthy; with the reason.
 
     Only where the assignment names hosts: a rack is healthy although one of its nodes is not.
     """

@@ -1,4 +1,4 @@
-"""The summary of an explanation in a sentence or two, and what would help, from all its parts."""
+"""The summary of an explanation in a sentence or two, and the list of remedies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ENDING_TEXTS = {
 def summary_of(
     state: State, row: WorkloadInfo, found: Explanation | None = None, live_pods: int = 0
 ) -> str:
-    """Say in a sentence or two where a Workload stands and why.
+    """State in a sentence or two what the status of a Workload is, and why.
 
     Args:
         state: of the Workload.
@@ -151,9 +151,9 @@ def _level_short_name(level: str) -> str:
 
 
 def changes_of(found: Explanation) -> tuple[Remedy, ...]:
-    """What would help: now, after others have ended, or perhaps.
+    """Remedies: now, after others have ended, or necessary but possibly not enough.
 
-    Where neither quota nor topology is enough, no change promises more than it does for both.
+    If both quota and topology are missing, a remedy for one of them is not reported as enough.
     """
     if found.fits:
         return ()
@@ -181,7 +181,7 @@ def _queue_text(problem: str) -> str:
 
 
 def _limited_by_quota(change: Remedy, short: Sequence[QuotaLine]) -> Remedy:
-    """A change that makes pods fit, which helps only when their quota is free, too."""
+    """A change that makes pods fit, which helps only if their quota is free, too."""
     if not short or change.when == "perhaps":
         return change
     released_later = not any(line.never or line.problem for line in short)

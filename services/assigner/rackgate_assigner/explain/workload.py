@@ -1,11 +1,11 @@
-"""Explain a Workload: where it stands and why, and what would help.
+"""Explain a Workload: its state, the reason, and what would help.
 
-1. `decide` runs a scheduling cycle over this Workload alone: reason and message are those that the
-   scheduler would write. Where others are ahead of it, a second cycle includes them (`in_turn`).
+1. `decide` runs a scheduling cycle for this Workload alone: reason and message are those that the
+   scheduler would write. If others are ahead of it, a second cycle includes them (`in_turn`).
 2. `queue_position` reads its queues and quota, `flavor_views` its flavors with a topology.
-3. `summary` says in a sentence or two what of this is the cause, and lists what would help.
+3. `summary` states the cause in a sentence or two, and lists what would help.
 
-The cache is only read. Complexity: two cycles over the pending Workloads ahead, and one view per
+The cache is read-only. Complexity: two cycles over the pending Workloads ahead, and one view per
 flavor with a topology.
 """
 
@@ -47,13 +47,13 @@ SHOWN = 3
 
 
 def explain(cache: Cache, key: str, features: Features, top: int = SHOWN) -> Explanation | None:
-    """Why a Workload is pending, or what it holds; None when it does not exist.
+    """Why a Workload is pending, or its usage; None if it does not exist.
 
     Args:
         cache: the cluster, not changed.
         key: `namespace/name`.
         features: state of feature gates.
-        top: how many domains, holders and names are listed each time.
+        top: maximum number of domains, holders and names in each list.
     """
     row, holding = cache.workloads.get(key), cache.usages.get(key)
     if row is None or holding is None:
@@ -117,7 +117,7 @@ def explain_row(
 def decide(
     cache: Cache, rows: Sequence[WorkloadInfo], key: str, features: Features
 ) -> Decision | None:
-    """What a cycle over these rows alone decides about one of them."""
+    """What a cycle with these rows alone decides about one of them."""
     snapshot: Snapshot = cache.snapshot()
     snapshot.pending = [replace(row, pending_reason="", pending_message="") for row in rows]
     snapshot.eviction_candidates = []
@@ -141,7 +141,7 @@ def _reason_and_message(decision: Decision | None) -> tuple[str, str]:
 
 
 def _in_turn(cache: Cache, row: WorkloadInfo, alone: Decision | None, features: Features) -> str:
-    """The message of the next cycle, where the Workloads ahead make a difference."""
+    """The message of the next cycle, if the Workloads ahead make a difference."""
     if not isinstance(alone, Admit):
         return ""
     line = pending_order(cache, row)

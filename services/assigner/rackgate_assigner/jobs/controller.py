@@ -1,11 +1,11 @@
-"""The job controller: reads a job and its Workload, asks `plan`, has one action executed.
+"""The job controller: reads a job and its Workload, calls `plan`, executes one action.
 
 Level-triggered: an action is planned from what the watches show now, bound to the versions it was
-planned by, and retried with backoff when rejected. Besides indexes of what the watches show, only
-this is remembered between actions, and a restart may lose all of it: which keys wait for a flavor,
-which of our own writes and creations are assumed, which claims to an owner were verified, which
-owners are missing, and since when a Workload is left to the garbage collector or a job waits for
-its pods.
+planned with, and retried with backoff if rejected. Besides indexes of what the watches show, only
+the following is remembered between actions, and a restart may lose all of it: which keys wait for a
+flavor, which of our own writes and creations are assumed, which claims to an owner were verified,
+which owners are missing, and since when a Workload is left to the garbage collector or a job waits
+for its pods.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from rackgate_assigner.workqueue import WorkQueue
 
 POLL_S: Final = 0.5
 PODS_LEFT_POLL_S: Final = 30.0
-# For so long a Workload that holds nothing is left to the garbage collector, without a question.
+# A Workload without quota is left to the garbage collector for this long, without a request.
 GARBAGE_COLLECTION_S: Final = 30.0
 _NO_TIMEOUT: Final = RecoveryTimeout()
 
@@ -73,7 +73,7 @@ class Key(NamedTuple):
 
 
 class JobController:
-    """Turns jobs into Workloads, starts and stops them. Callbacks may run on standbys, too.
+    """Creates Workloads for jobs, starts and stops jobs. Callbacks may run on standbys, too.
 
     Attributes:
         waiting: jobs that wait for a flavor to appear, each with its `kind/name`.
@@ -106,11 +106,11 @@ class JobController:
             system_namespace: where the services are installed; nothing is managed there.
             features: feature gates.
             on_in_sync: called with the key of a Workload that is in sync now, after `is_in_sync`
-                said no.
-            live_pods: how many pods of a job live, by its uid.
+                returned False.
+            live_pods: number of live pods of a job, by its uid.
             on_managed: called with each job that is managed although it claims to belong to
                 another object.
-            recovery: how long pods may be missing that were ready.
+            recovery: how long pods may be missing after they were ready.
             is_namespace_selected: whether jobs of a namespace are managed; None: they are in all.
         """
         self._unmanaged = unmanaged_namespaces(system_namespace)
@@ -129,23 +129,23 @@ class JobController:
         self._on_in_sync, self._live_pods, self._on_managed = on_in_sync, live_pods, on_managed
         self._recovery, self._is_namespace_selected = recovery, is_namespace_selected
         self._hold_for_terminating = features.hold_quota_for_terminating_pods
-        # Workloads by the uid of the job that they were made for, and those given another owner.
+        # Workloads by the uid of the job that they were made for, and those with another owner now.
         self._workloads_by_job: dict[str, set[str]] = defaultdict(set)
         self._owner_removed: set[str] = set()
-        # Only where namespaces are selected: each that comes asks for its jobs.
+        # Only if namespaces are selected: a namespace that is added looks up its jobs here.
         self._jobs_by_namespace: dict[str, set[Key]] = defaultdict(set)
         # Owners that were found to exist: uid of the child to that of the owner.
         self._verified_owners: dict[str, str] = {}
         self._out_of_sync: set[str] = set()
-        # Finished Workloads whose job is not followed any more: until when they are left alone.
+        # Finished Workloads whose job is not watched any more: until when they are left alone.
         self._left_to_collector_until: dict[str, float] = {}
-        # Workloads whose owner was found to be gone, each with its uid: no uid ever comes back.
+        # Workloads whose owner is known to be gone, each with its uid: a uid is never used again.
         self._missing_owners: dict[str, str] = {}
         # Generation of the job, and since when it waits.
         self._waiting_for_pods_since: dict[Key, tuple[int, float]] = {}
 
     async def run(self) -> None:
-        """Reconcile everything once, then whatever changes, until cancelled."""
+        """Reconcile everything once, then every change, until cancelled."""
         self._assumed_writes.clear()
         self._assumed_creations.clear()
         self._left_to_collector_until.clear()
@@ -195,7 +195,7 @@ class JobController:
         if before is not None and before.metadata.controller != owner:
             _remove_from_index(self._workloads_by_owner, before)
             if owner_of(before) is not None:
-                # Somebody took it from its job, which has no Workload now and has to stop.
+                # Its owner was changed, so the job has no Workload now and must stop.
                 self._owner_removed.add(key)
                 self._enqueue_for_workload(before)
         if before is not None and before.job_uid != workload.job_uid:
@@ -219,7 +219,7 @@ class JobController:
         self._enqueue_for_workload(workload)
 
     def on_pods_change(self, job_uid: str) -> None:
-        """Pods of a job came, went or are being deleted; few of these events need an action."""
+        """Pods of a job were added, deleted, or are being deleted; few events need an action."""
         keys = self._workloads_by_job.get(job_uid)
         if not keys:
             return
@@ -230,13 +230,13 @@ class JobController:
                 self._enqueue_for_workload(workload)
 
     def on_flavor_added(self, what: str) -> None:
-        """A flavor that a job may wait for is there: `kind/name`."""
+        """A flavor that a job may wait for exists now: `kind/name`."""
         for key in [key for key, missing in self.waiting.items() if missing == what]:
             del self.waiting[key]
             self.queue.add(key)
 
     def on_priority_class_change(self, kind: str, name: str) -> None:
-        """A priority class came, went or has another value: reconcile all jobs it may apply to.
+        """A priority class was added, deleted or changed: reconcile all jobs it may apply to.
 
         The jobs that name no WorkloadPriorityClass follow PriorityClasses, one of which may be
         the default.
@@ -247,10 +247,10 @@ class JobController:
             if named == name if is_workload_class else not named:
                 self.queue.add(_key(job))
 
-    # Asked by the scheduler and the watches.
+    # Called by the scheduler and the watches.
 
     def job_for(self, workload: Workload) -> JobLike | None:
-        """The job that controls a Workload, None when none is followed that does."""
+        """The job that controls a Workload; None if no watched job does."""
         owner = owner_of(workload)
         if owner is None:
             return None
@@ -261,8 +261,8 @@ class JobController:
     def is_followed(self, job: JobLike) -> bool:
         """Whether a job is managed, whatever controller it claims to have.
 
-        One that has a Workload stays managed until that is gone, also when its namespace is not
-        selected any more: it runs to its end, or is stopped, under its admission.
+        A job with a Workload stays managed until the Workload is gone, even if its namespace is no
+        longer selected: it runs to its end, or is stopped, under its admission.
         """
         if not is_eligible(job, self._unmanaged):
             return False
@@ -286,8 +286,8 @@ class JobController:
     def is_in_sync(self, workload: Workload) -> bool:
         """Whether a pending Workload requests what its job requests now, and the job is stopped.
 
-        PodsReady of an earlier run has to be gone, too: admitted with it, the pods of the next run
-        would count as lost since that earlier run.
+        PodsReady of an earlier run must be removed, too: if it is kept on admission, the pods of
+        the next run would count as lost since that earlier run.
         """
         job = self.job_for(workload)
         if job is None:
@@ -333,10 +333,10 @@ class JobController:
             await self._reconcile_unmanaged_job(key, job)
 
     async def _is_reconciled(self, job: JobLike) -> bool:
-        """Whether Rackgate acts on this job itself, and not only on what it belongs to.
+        """Whether Rackgate acts on this job itself, not only on its owner.
 
         Any user may claim that a JobSet or RayCluster controls their Job. Such a Job is a child
-        only if that object exists with that uid; else it is a job like any other.
+        only if that object exists with that uid; otherwise it is queued as any other job.
         """
         if not self.is_followed(job):
             return False
@@ -357,16 +357,16 @@ class JobController:
             return True
         if self._verified_owners.get(job.metadata.uid) == owner.uid:
             return True
-        # It may not be managed, so that it is not followed, or the watch is late: ask.
+        # It may not be managed and so not be watched, or the watch lags: read it.
         live = await self._executor.read_job(kind, key)
         if live is None or live.metadata.uid != owner.uid:
             note = (
                 f"its controller {owner.kind} {owner.name} with uid {owner.uid} does not exist: "
-                "it is queued like any other"
+                "the job is queued without it"
             )
             self._report.job(job, "OwnerNotFound", note, warning=True)
             return False
-        if job.metadata.key in self._stores.jobs[kind_of(job).name]:  # it may have gone meanwhile
+        if job.metadata.key in self._stores.jobs[kind_of(job).name]:  # it may be deleted meanwhile
             self._verified_owners[job.metadata.uid] = owner.uid
         return True
 
@@ -385,7 +385,7 @@ class JobController:
         owned = self._workloads_by_owner.get(job.metadata.uid, ())
         workloads = [w for name in sorted(owned) if (w := self._stores.workloads.get(name))]
         if self._is_cache_behind(key, job, workloads):
-            return  # the watch will show our last write, and bring this key back
+            return  # the watch will show our last write, and reconcile this key again
         expected = workload_name_of(job)
         own = next((w for w in workloads if w.metadata.name == expected), None)
         job_state = self._read_timed_state(key, job, own)
@@ -402,7 +402,7 @@ class JobController:
             await self._executor.execute(job, action)
 
     async def _create(self, key: Key, job: JobLike, action: CreateWorkload) -> None:
-        """Create the Workload of a job, unless it was and the watch has yet to show it."""
+        """Create the Workload of a job, unless an earlier creation is not in the watch yet."""
         uid, now = job.metadata.uid, clock.monotonic()
         wait_s = self._assumed_creations.wait_s(uid, now)
         if wait_s > 0:
@@ -416,7 +416,7 @@ class JobController:
             raise
 
     def _read_timed_state(self, key: Key, job: JobLike, workload: Workload | None) -> JobState:
-        """The state with what time alone changes: the key is queued again for that."""
+        """The state, including what changes with time: the key is queued again for that."""
         beyond_admission = self._pods_beyond_admission(job, workload)
         if workload is None:
             return self._job_state(job, workload, beyond_admission=beyond_admission)
@@ -439,8 +439,9 @@ class JobController:
     def _pods_beyond_admission(self, job: JobLike, workload: Workload | None) -> int:
         """Pods that run beyond those admitted, where no gate holds them.
 
-        A pod that replaces another is made after that one ended or began to terminate, and the
-        watch shows both in this order: no correct job has more, not even for a moment.
+        A replacement pod is created after the previous pod ended or began to terminate, and the
+        watch
+        shows both in this order: no correct job has more pods, not even for a moment.
         """
         count = self._live_pods(job.metadata.uid)
         if workload is None or not _exceeds_admission(workload, count):
@@ -450,7 +451,7 @@ class JobController:
         )
 
     def _is_overdue(self, key: Key, job: JobLike, after_s: float) -> bool:
-        """Whether a job waits for its pods for `after_s` by now; else the key is queued again."""
+        """Whether a job has waited `after_s` for its pods; otherwise the key is queued again."""
         now, start = clock.monotonic(), job.metadata.generation
         generation, since = self._waiting_for_pods_since.get(key, (None, 0.0))
         if generation != start:
@@ -464,14 +465,14 @@ class JobController:
         return True
 
     def _notify_in_sync(self, workload: str) -> None:
-        """A job that was not stopped is now, and its Workload did not change with that."""
+        """A job was stopped, and its Workload did not change with it."""
         if workload in self._out_of_sync:
             self._out_of_sync.discard(workload)
             self._on_in_sync(workload)
 
     def _is_cache_behind(self, key: Key, job: JobLike, workloads: Iterable[Workload]) -> bool:
         behind = self._assumed_writes.is_stale
-        # Children are only written while it is suspended, and only then their events come here.
+        # Children are only written while it is suspended, and only then their events arrive here.
         children = self._children_of(job) if kind_of(job).is_suspended(job) else ()
         return (
             behind(key.kind, job.metadata)
@@ -488,12 +489,12 @@ class JobController:
             await self._executor.execute(None, plan_ownerless_workload(workload, live_pods))
             return
         if self._is_owner_foreign(workload):
-            action = plan_orphaned_workload(workload, live_pods, "somebody gave it another owner")
+            action = plan_orphaned_workload(workload, live_pods, "its owner was changed")
             await self._executor.execute(None, action)
             return
         owner = owner_of(workload)
         if owner is None:
-            return  # the controller of that kind looks after it
+            return  # The controller of that kind handles it.
         job = self.job_for(workload)
         if job is not None:
             self._left_to_collector_until.pop(workload.metadata.key, None)
@@ -508,8 +509,8 @@ class JobController:
     def _garbage_collection_left_s(self, workload: Workload) -> float:
         """Seconds to leave a Workload to the garbage collector, which deletes it with its job.
 
-        Only one that is over and holds nothing: its job was deleted, most likely, or else lost its
-        queue label, and nobody waits for what becomes of it.
+        Only a finished Workload without quota: most likely its job was deleted, or it lost its
+        queue label, and no other object depends on the Workload.
         """
         meta = workload.metadata
         over = workload.is_true(names.WorkloadCondition.FINISHED)
@@ -524,7 +525,7 @@ class JobController:
     async def _reconcile_missing_owner(
         self, key: Key, workload: Workload, kind: GenericJob[Any], owner: str
     ) -> None:
-        """Reads the owner: jobs without the queue label are not watched, and a watch may lag."""
+        """Read the owner live: unmanaged jobs are not watched, and a watch may lag."""
         live = (
             None if self._is_owner_missing(workload) else await self._executor.read_job(kind, owner)
         )
@@ -542,7 +543,7 @@ class JobController:
             action = plan_unmanaged_job(live, workload, job_state)
             await self._executor.execute(live, action)
             self._assumed_writes.forget(kind.name, owner)  # no watch will show it
-            # Of pods that have to go first the pod watch tells.
+            # The pod watch reports pods that must be gone first.
             pods_remain = (
                 isinstance(action, NoAction) and self._pods_holding_quota(workload.job_uid) > 0
             )
@@ -559,7 +560,7 @@ class JobController:
             self._missing_owners[meta.key] = meta.controller.uid
 
     def _is_owner_foreign(self, workload: Workload) -> bool:
-        """Whether a Workload of a job was given another owner, which has none of its pods."""
+        """Whether a Workload of a job got another owner, which has none of its pods."""
         if workload.metadata.key in self._owner_removed and self.job_for(workload) is None:
             return True
         named = workload.parent
@@ -567,11 +568,11 @@ class JobController:
         return has_foreign_owner(workload, self._stores.workloads.get(key))
 
     def _pods_holding_quota(self, job_uid: str) -> int:
-        """Pods for which quota is held until they are gone."""
+        """Pods whose quota is kept until they are gone."""
         return self._live_pods(job_uid).total if self._hold_for_terminating and job_uid else 0
 
     def _remaining_pods(self, job: JobLike) -> int:
-        """As `_pods_holding_quota`, with those that only the job itself tells of.
+        """As `_pods_holding_quota`, including pods that only the status of the job shows.
 
         The watches of pods and of jobs are not in sync: each may be ahead of the other.
         """
@@ -621,9 +622,9 @@ def _key(job: JobLike) -> Key:
 def _exceeds_admission(workload: Workload, count: LivePodCount) -> bool:
     """Whether more pods of a job run than were admitted, where no gate holds them.
 
-    A job whose pods are replaced has more while the old ones end. That may take as long as grace
-    periods usually are; those that last longer count as running. Twice as many as admitted are too
-    many all the same: deleting pods again and again would add up.
+    A job whose pods are replaced has more pods while the old ones terminate. That may take a usual
+    grace period; pods that terminate for longer count as running. Twice the admitted number is
+    always too many: otherwise repeated deletion of pods would accumulate usage.
     """
     if workload.elastic or not pods_without_gate(workload):
         return False
@@ -632,7 +633,7 @@ def _exceeds_admission(workload: Workload, count: LivePodCount) -> bool:
 
 
 def _remove_from_index(index: dict[str, set[str]], item: Job | Workload) -> None:
-    """Take an object out of an index by the uid of its controller."""
+    """Remove an object from an index by the uid of its controller."""
     owner = item.metadata.controller
     if owner is not None:
         _discard_key(index, owner.uid, item.metadata.key)

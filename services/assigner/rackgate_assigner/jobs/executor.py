@@ -1,4 +1,4 @@
-"""Carries out the actions of `plan`: writes bound to the version that was read."""
+"""Executes the actions of `plan`: writes bound to the version that was read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Live views of what the informers follow.
+    """Live views of the informers' stores.
 
     Attributes:
         jobs: managed jobs by kind, then by `namespace/name`.
@@ -72,7 +72,7 @@ class Stores:
 
 
 class ActionExecutor:
-    """Carries out one action at a time; the watches tell what came of it."""
+    """Executes one action at a time; the watches show the result."""
 
     def __init__(
         self,
@@ -83,14 +83,14 @@ class ActionExecutor:
         *,
         on_missing: Callable[[JobLike, str], None],
     ) -> None:
-        """Prepare; `on_missing` is told that a job waits for `kind/name` to appear."""
+        """Prepare; `on_missing` is called when a job waits for `kind/name` to exist."""
         self._stores, self._client = stores, client
         self._writer, self._report = writer, reporter
         self._on_missing = on_missing
         self.assumed_writes = AssumedWrites()
 
     async def read_job(self, kind: GenericJob[Any], key: str) -> JobLike | None:
-        """A job as stored now, None when there is none."""
+        """A job as stored now, None if there is none."""
         namespace, _, name = key.partition("/")
         seen = self._stores.jobs.get(kind.name, {}).get(key)
         known = seen.metadata.resource_version if seen is not None else ""
@@ -102,7 +102,7 @@ class ActionExecutor:
         return job
 
     async def execute(self, job: JobLike | None, action: plan.Action) -> None:
-        """Carry out one action; those on a Workload alone come without a job."""
+        """Execute one action; actions on a Workload alone have no job."""
         if isinstance(action, plan.NoAction):
             return
         name = type(action).__name__
@@ -155,7 +155,7 @@ class ActionExecutor:
         return True
 
     def _assume_write(self, workload: Workload, answer: Meta) -> None:
-        """Note a write on a Workload, unless the watch has shown already that it is gone."""
+        """Record a write of a Workload, unless the watch has already shown its deletion."""
         if workload.metadata.key in self._stores.workloads:
             self.assumed_writes.written(WORKLOADS.kind, workload.metadata, answer)
 
@@ -179,10 +179,10 @@ class ActionExecutor:
             case plan.WarnResize(_, requested, admitted):
                 kind = kind_of(job).name
                 note = (
-                    f"the {kind} asks for {requested} pods, {admitted} were admitted: "
+                    f"the {kind} requests {requested} pods, {admitted} were admitted: "
                     f"{requested - admitted} "
                     f"stay gated; to resize, suspend the {kind} (spec.suspend: true) and it is "
-                    "queued again at its new size, or delete it and submit it anew"
+                    "queued again at its new size, or delete it and create it again"
                 )
                 self._report.job(job, "ResizeNotSupported", note, warning=True)
 
@@ -201,9 +201,9 @@ class ActionExecutor:
         except AlreadyExistsError:
             found = await self._writer.read(namespace, name)
             if found is None:
-                raise  # it went in between: the name is free now
+                raise  # deleted in between: the name is free now
             if not is_owned_by(found, job.metadata.uid):
-                note = f'the name "{name}" is taken by a Workload of another owner'
+                note = f'the name "{name}" is used by a Workload of another owner'
                 self._report.job(job, "ErrWorkloadCompose", note, warning=True)
                 raise
             return
@@ -236,7 +236,7 @@ class ActionExecutor:
         )
         note = (
             f"not all pods are ready {after_s:g} s after the spec of the {kind.name} last changed: "
-            f"asked its operator ({kind.controller}) to look again"
+            f"requested a reconcile by its operator ({kind.controller})"
         )
         self._report.job(job, "OperatorReminded", note)
 
@@ -248,7 +248,7 @@ class ActionExecutor:
     def _build_patch(
         self, job: JobLike, workload: Workload, operations: _PatchBuilder
     ) -> list[JsonPatchOp] | StartConflict | None:
-        """What a start writes; None while a flavor that was assigned is not there."""
+        """What a start writes; None while an assigned flavor does not exist."""
         try:
             return operations(job, workload, self._stores.flavors)
         except FlavorMissingError as error:
@@ -259,14 +259,15 @@ class ActionExecutor:
     async def _apply_start_patch(
         self, job: JobLike, workload: Workload, ops: list[JsonPatchOp] | StartConflict
     ) -> bool:
-        """Write what lets a job run; False when its Workload failed to start instead."""
+        """Write the start of a job; False if its Workload failed to start instead."""
         if isinstance(ops, StartConflict):
             await self._fail_to_start(job, workload, str(ops))
             return False
         try:
             await self._patch_job(job, ops)
         except UnprocessableError as error:
-            # A failed `test` says the same: only an unchanged job was rejected for what we wrote.
+            # A failed `test` has the same status: only an unchanged job was rejected for our
+            # operations.
             live = await self.read_job(kind_of(job), job.metadata.key)
             if live is None or live.metadata.resource_version != job.metadata.resource_version:
                 raise
@@ -281,12 +282,12 @@ class ActionExecutor:
     async def _patch_job(self, job: JobLike, ops: list[JsonPatchOp]) -> None:
         try:
             await self._patch(kind_of(job).resource, job.metadata, ops)
-        except (BadRequestError, ForbiddenError) as error:  # a policy of the cluster, perhaps
+        except (BadRequestError, ForbiddenError) as error:  # a policy may reject it
             self._report.job(job, f"{kind_of(job).name}UpdateRefused", error.message, warning=True)
             raise
 
     async def _restore_child_jobs(self, job: JobLike, action: plan.RestoreChildJobs) -> None:
-        """Patch the children one by one; those that changed meanwhile are looked at again."""
+        """Patch the children one by one; those that changed meanwhile are reconciled again."""
         for child in action.children:
             await self._patch(JOBS, child.job.metadata, child.operations)
         count = len(action.children)
@@ -296,7 +297,7 @@ class ActionExecutor:
         body = with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)
         path = resource.path(meta.namespace, meta.name)
         answer = await self._client.patch(path, msgspec.json.encode(body), PatchType.JSON)
-        # As of Workloads: nobody would ever take back what is noted of one that is gone.
+        # As of Workloads: an entry for a deleted job would never be removed.
         jobs = self._stores.jobs.get(resource.kind, {})
         if meta.key in jobs or (resource.kind == JOBS.kind and meta.key in self._stores.child_jobs):
             self.assumed_writes.written(resource.kind, meta, _decode_metadata(answer).metadata)

@@ -34,7 +34,7 @@ def start_patch(
     ops = started_template_ops(job, workload, flavors)
     if isinstance(ops, StartConflict):
         return ops
-    # What replaces a pod that terminates is bound at once: both would use the quota of one.
+    # A replacement of a terminating pod would run at once: both would use the quota of one pod.
     has_ungated_pods = not workload.elastic and pods_without_gate(workload) > 0
     wait_ops = kind_of(job).wait_for_termination_ops(job) if has_ungated_pods else []
     return [dict(UNSUSPEND), *ops, *wait_ops, *workload_annotation_ops(job, workload.metadata.name)]
@@ -43,7 +43,7 @@ def start_patch(
 def started_template_ops(
     job: JobLike, workload: Workload, flavors: Mapping[str, ResourceFlavor]
 ) -> list[JsonPatchOp] | StartConflict:
-    """Operations that bring a job's templates to their started form; none when they are.
+    """Operations that inject what a start adds into a job's templates; none if nothing is missing.
 
     Raises:
         FlavorMissingError: an assigned flavor does not exist.
@@ -57,7 +57,7 @@ def started_template_ops(
 
 
 def remove_creation_injection_ops(job: JobLike) -> list[JsonPatchOp]:
-    """Operations that take the keys injected at creation out of a suspended job's templates."""
+    """Operations that remove the keys injected at creation from a suspended job's templates."""
     kind = kind_of(job)
     if not kind.is_suspended(job):
         return []
@@ -65,12 +65,12 @@ def remove_creation_injection_ops(job: JobLike) -> list[JsonPatchOp]:
 
 
 def workload_annotation_ops(job: JobLike, workload: str) -> list[JsonPatchOp]:
-    """Operations that mark a job as started under `workload`."""
+    """Operations that record on a job that it was started under `workload`."""
     return _annotation_ops(job, names.WORKLOAD_ANNOTATION, workload)
 
 
 def request_reconcile_ops(job: JobLike) -> list[JsonPatchOp]:
-    """Operations after which the job's operator looks again: a change, and none of its spec."""
+    """Operations that make the job's operator reconcile: a change outside of its spec."""
     return _annotation_ops(job, names.RECONCILE_REQUESTED_ANNOTATION, str(job.metadata.generation))
 
 
@@ -86,10 +86,10 @@ def _annotation_ops(item: JobLike | Workload, key: str, value: str) -> list[Json
 def workload_body(
     job: JobLike, name: str, priority: Priority, *, elastic: bool = False
 ) -> dict[str, Any]:
-    """A job's Workload as it is created.
+    """A new Workload for a job.
 
     Args:
-        job: of any kind; it carries the queue label.
+        job: of any kind, with the queue label.
         name: of the Workload, see `workload_name_of`.
         priority: as resolved.
         elastic: it may be resized while its job runs.
@@ -145,9 +145,9 @@ def spec_ops(job: JobLike, workload: Workload, job_state: JobState) -> tuple[Jso
 
 
 def finalizer_ops(workload: Workload) -> tuple[JsonPatchOp, ...]:
-    """Operations after which a Workload stays until we let it go.
+    """Operations that add the finalizer to a Workload.
 
-    It is created so; an installation that was uninstalled took the finalizer off what it left.
+    A Workload is created with it, but an uninstall removes it.
     """
     finalizers = workload.metadata.finalizers
     if names.IN_USE_FINALIZER in finalizers:
@@ -157,7 +157,7 @@ def finalizer_ops(workload: Workload) -> tuple[JsonPatchOp, ...]:
 
 
 def priority_ops(workload: Workload, priority: Priority) -> tuple[JsonPatchOp, ...]:
-    """Operations that bring the Workload's priority up to date."""
+    """Operations that update the Workload's priority."""
     if priority.missing is not None:
         return ()
     ops: list[JsonPatchOp] = []

@@ -1,12 +1,12 @@
-"""What the job controller does next about one job and its Workload; the same for all kinds. Pure.
+"""The next action for one job and its Workload; the same for all kinds. Pure.
 
-`plan_job` looks at both as they are now and names one action. Every action changes an object, the
-change comes back as a watch event, and the plan is asked again; so nothing is remembered between
-actions and a process may die after any of them.
+`plan_job` reads the current state of both and returns one action. Every action changes an object,
+the change arrives as a watch event, and the plan is computed again. So no state is kept between
+actions, and a process may end after any of them.
 
-In order of precedence: surplus Workloads go; a Workload that is missing is created; one that is
-deleted or finished is let go once the job has stopped; a pending one follows its job; an admitted
-one is evicted, started, or kept up to date.
+In order of precedence: surplus Workloads are deleted; a missing Workload is created; a deleted or
+finished one is released once the job has stopped; a pending one is updated from its job; an
+admitted one is evicted, started, or kept up to date.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rackgate_assigner.workload import conditions
 
 @dataclass(frozen=True, slots=True)
 class NoAction:
-    """Nothing to do, or somebody else acts."""
+    """Nothing to do, or another controller acts."""
 
     why: str
 
@@ -57,7 +57,7 @@ class DeleteWorkload:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFinalizer:
-    """Remove the finalizer of a Workload: no job of it runs."""
+    """Remove the finalizer of a Workload: none of its pods run."""
 
     workload: Workload
 
@@ -73,7 +73,7 @@ class FinishWorkload:
 
 @dataclass(frozen=True, slots=True)
 class UpdateWorkload:
-    """Bring the Workload up to date."""
+    """Update the Workload."""
 
     workload: Workload
     ops: tuple[JsonPatchOp, ...]
@@ -84,7 +84,7 @@ class EvictWorkload:
     """Write condition Evicted.
 
     Attributes:
-        requeue: when it is queued again; None: as soon as its job has stopped.
+        requeue: time of the requeue; None: as soon as its job has stopped.
     """
 
     workload: Workload
@@ -95,14 +95,14 @@ class EvictWorkload:
 
 @dataclass(frozen=True, slots=True)
 class RequeueWorkload:
-    """Queue an evicted Workload again: its backoff is over, or counts no more."""
+    """Queue an evicted Workload again: its backoff is over, or does not apply any more."""
 
     workload: Workload
 
 
 @dataclass(frozen=True, slots=True)
 class RemovePodsReady:
-    """Remove PodsReady, which says that the job was started under the present admission."""
+    """Remove PodsReady, which means that the job was started under the present admission."""
 
     workload: Workload
 
@@ -124,7 +124,7 @@ class UpdatePodsReady:
 
 @dataclass(frozen=True, slots=True)
 class UpdateReclaimablePods:
-    """Write which pods are done and come no more, by PodSet: others may use their quota."""
+    """Write which pods are done and not created again, by PodSet: others may use their quota."""
 
     workload: Workload
     counts: Mapping[str, int]
@@ -132,7 +132,7 @@ class UpdateReclaimablePods:
 
 @dataclass(frozen=True, slots=True)
 class StopJob:
-    """Take the next write of a stop."""
+    """Execute the next write of a stop."""
 
     action: StopAction
     why: str
@@ -140,7 +140,7 @@ class StopJob:
 
 @dataclass(frozen=True, slots=True)
 class RestoreChildJobs:
-    """Take out of children of a stopped job what an earlier admission injected."""
+    """Remove injected fields of an earlier admission from children of a stopped job."""
 
     children: Sequence[StaleChildJob]
     why: str
@@ -148,21 +148,21 @@ class RestoreChildJobs:
 
 @dataclass(frozen=True, slots=True)
 class StartJob:
-    """Let the job run under the Workload's admission."""
+    """Start the job under the Workload's admission."""
 
     workload: Workload
 
 
 @dataclass(frozen=True, slots=True)
 class ReapplyInjection:
-    """Inject again what templates of a running job lost of their start."""
+    """Inject again what templates of a running job lost."""
 
     workload: Workload
 
 
 @dataclass(frozen=True, slots=True)
 class RequestReconcile:
-    """Ask the operator of a running job to reconcile, once its pods take longer than `after_s`."""
+    """Make the operator of a running job reconcile, if its pods take longer than `after_s`."""
 
     workload: Workload
     after_s: float
@@ -203,7 +203,7 @@ def plan_job(job: JobLike, workloads: Sequence[Workload], job_state: JobState) -
     """The next action for a managed job.
 
     Args:
-        job: as stored now; `is_managed(job)` holds.
+        job: as stored now; `is_managed(job)` is true.
         workloads: all Workloads whose controller is this job, by uid.
         job_state: see `JobState`.
     """
@@ -254,28 +254,28 @@ def plan_unmanaged_job(job: JobLike, workload: Workload, job_state: JobState) ->
 def plan_orphaned_workload(
     workload: Workload, live_pods: int = 0, why: str = "its Job does not exist"
 ) -> Action:
-    """The next action for a Workload whose job does not exist any more, or is not its owner.
+    """The next action for a Workload whose job no longer exists, or is not its owner any more.
 
     Args:
         workload: as stored.
-        live_pods: pods of that job that live; it holds its quota until they are gone.
+        live_pods: live pods of that job; the Workload keeps its quota until they are gone.
         why: for logs.
     """
     return _delete_workload(workload, why, live_pods)
 
 
 def plan_ownerless_workload(workload: Workload, live_pods: int = 0) -> Action:
-    """The next action for a Workload without a controller: there is no job to wait for."""
+    """The next action for a Workload without a controller: no job can change it."""
     if names.JOB_UID_LABEL in workload.metadata.labels:
         # Created for a job that was deleted without its dependents, or whose owner reference was
-        # removed. It holds its quota until the pods of that job are gone.
+        # removed. It keeps its quota until the pods of that job are gone.
         return _delete_workload(workload, "it has no owner any more", live_pods)
     if workload.metadata.deletion_timestamp is not None:
         return _delete_workload(workload, "")
     evicted = workload.is_true(WorkloadCondition.EVICTED)
     if evicted and workload.status.admission is not None:
         return ReleaseQuota(workload)
-    return NoAction("nobody's Workload")
+    return NoAction("the Workload belongs to no job")
 
 
 def _stop_job(job_state: JobState, why: str) -> Action:
@@ -293,11 +293,11 @@ def _delete_workload(workload: Workload, why: str, live_pods: int = 0) -> Action
         return _wait_for_pods(live_pods)
     if names.IN_USE_FINALIZER in workload.metadata.finalizers:
         return ReleaseFinalizer(workload)
-    return NoAction("the Workload is going away")
+    return NoAction("the Workload is being deleted")
 
 
 def _wait_for_pods(live_pods: int) -> NoAction:
-    return NoAction(f"it holds its quota until {live_pods} more pods are gone")
+    return NoAction(f"it keeps its quota until {live_pods} more pods are gone")
 
 
 def _runs_unadmitted(job_state: JobState) -> bool:
@@ -306,13 +306,13 @@ def _runs_unadmitted(job_state: JobState) -> bool:
 
 def _plan_without_workload(job: JobLike, name: str, job_state: JobState) -> Action:
     if job_state.finished is not None or job.metadata.deletion_timestamp is not None:
-        return NoAction(f"the {job_state.kind} is over")
+        return NoAction(f"the {job_state.kind} has finished")
     if _runs_unadmitted(job_state):
         return _stop_job(job_state, "it is not admitted")
     if not job_state.inactive:
         return NoAction(f"the {job_state.kind} is still stopping")
     if job_state.pod_count == 0:
-        return NoAction(f"the {job_state.kind} asks for no pods")
+        return NoAction(f"the {job_state.kind} requests no pods")
     if job_state.priority.missing is not None:
         return NoAction(job_state.priority.missing)
     return CreateWorkload(name, job_state.elastic)
@@ -320,8 +320,8 @@ def _plan_without_workload(job: JobLike, name: str, job_state: JobState) -> Acti
 
 def _plan_deleted_workload(job: JobLike, workload: Workload, job_state: JobState) -> Action:
     if names.IN_USE_FINALIZER not in workload.metadata.finalizers:
-        return NoAction("the Workload is going away")
-    # The pods of a Job that is being deleted run on for as long as a finalizer keeps it.
+        return NoAction("the Workload is being deleted")
+    # The pods of a Job that is being deleted keep running as long as a finalizer keeps it.
     over = job_state.finished is not None or job.metadata.deletion_timestamp is not None
     if over and job_state.live_pods:
         return _wait_for_pods(job_state.live_pods)
@@ -379,7 +379,7 @@ def _plan_pending(job: JobLike, workload: Workload, job_state: JobState) -> Acti
     if workload.condition(WorkloadCondition.PODS_READY) is not None:
         return RemovePodsReady(workload)
     if job_state.pod_count == 0:
-        return DeleteWorkload(workload, f"the {job_state.kind} asks for no pods")
+        return DeleteWorkload(workload, f"the {job_state.kind} requests no pods")
     if job_state.requeue_in_s is not None and (
         job_state.requeue_in_s <= 0 or not workload.spec.active
     ):
@@ -390,10 +390,8 @@ def _plan_pending(job: JobLike, workload: Workload, job_state: JobState) -> Acti
     if _reclaimed_pods(workload) != dict(job_state.reclaimable_pods):
         return UpdateReclaimablePods(
             workload, job_state.reclaimable_pods
-        )  # nothing is held, so nothing is given back
-    return (
-        NoAction("waiting for admission") if job_state.stopped else _stop_job(job_state, "it waits")
-    )
+        )  # there is no quota to release
+    return NoAction("pending") if job_state.stopped else _stop_job(job_state, "it is pending")
 
 
 def _plan_admitted(job: JobLike, workload: Workload, job_state: JobState) -> Action:
@@ -409,7 +407,7 @@ def _plan_admitted(job: JobLike, workload: Workload, job_state: JobState) -> Act
             else _stop_job(job_state, "it is about to start")
         )
     if not job_state.started and (has_topology(workload) or workload.elastic):
-        return _stop_job(job_state, "it was not started by Rackgate, so its pods carry no gate")
+        return _stop_job(job_state, "it was not started by Rackgate, so its pods have no gate")
     return _plan_running(workload, job_state)
 
 
@@ -433,7 +431,7 @@ def _plan_running(workload: Workload, job_state: JobState) -> Action:
 
 
 def _find_eviction(job: JobLike, workload: Workload, job_state: JobState) -> EvictWorkload | None:
-    """The eviction that the job or its pods make necessary; None without one."""
+    """The eviction that the job or its pods require; None if there is no reason."""
     queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
     if queue != workload.spec.queue_name:
         message = f'the {job_state.kind} moved to queue "{queue}"'
@@ -468,7 +466,7 @@ def _find_eviction(job: JobLike, workload: Workload, job_state: JobState) -> Evi
 
 
 def _reclaimed_pods(workload: Workload) -> dict[str, int]:
-    """Pods that are done, as the Workload says, by PodSet."""
+    """Done pods according to the Workload, by PodSet."""
     return {found.name: found.count for found in workload.status.reclaimable_pods if found.count}
 
 
@@ -482,9 +480,9 @@ def _describe_restarted_pods(workload: Workload, job_state: JobState) -> str:
 
 
 def _pods_ready_changed(workload: Workload, job_state: JobState) -> bool:
-    """Whether PodsReady has to be written.
+    """Whether PodsReady must be written.
 
-    Not before the pods are ready for the first time: a Workload without it says the same.
+    It is not written before the pods are ready for the first time: its absence means the same.
     """
     expected = conditions.pods_ready_conditions(workload, ready=job_state.ready)[0]
     current = workload.condition(WorkloadCondition.PODS_READY)
@@ -496,7 +494,7 @@ def _pods_ready_changed(workload: Workload, job_state: JobState) -> bool:
 def _updated_reclaimable_pods(workload: Workload, job_state: JobState) -> dict[str, int] | None:
     """The new `reclaimablePods`; None when nothing changes.
 
-    While quota is reserved the numbers only grow: others may use what was reclaimed by now.
+    While quota is reserved the numbers only increase: others may already use what was reclaimed.
     """
     current = {found.name: found.count for found in workload.status.reclaimable_pods}
     expected = dict(current)

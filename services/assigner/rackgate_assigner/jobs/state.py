@@ -1,4 +1,4 @@
-"""What is read off a job and its Workload before deciding what to do about them."""
+"""The facts about a job and its Workload that `plan` decides by."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Priority:
     """The priority of a job and where it comes from.
 
     Attributes:
-        ref: `priorityClassRef` as on the wire, None when no class applies.
-        missing: the class that does not exist, as `kind/name`; nothing may be created before it.
+        ref: `priorityClassRef` as in the API, None if no class applies.
+        missing: the class that does not exist, as `kind/name`; no Workload is created before it.
     """
 
     value: int = 0
@@ -53,7 +53,7 @@ class Priority:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """What `plan_job` decides by: one job of any kind, beside its Workload.
+    """Input of `plan_job`: one job of any kind, and its Workload.
 
     Attributes:
         kind: the kind of the job, for messages.
@@ -63,23 +63,23 @@ class JobState:
         suspended: `spec.suspend`.
         finished: how the job ended, None while it has not.
         started: the start patch was applied and not yet undone, see `is_started`.
-        stop: what a stop of the job would do next.
-        stale_child_jobs: children of the stopped job that still carry what an earlier admission
-            injected.
-        elastic: with other counts than its Workload's the job is resized, not queued again. The
-            Workload of such a job carries the annotation `names.ELASTIC_ANNOTATION`.
-        change: why the running job has to be queued again, None when it has not.
+        stop: the next step if the job must stop.
+        stale_child_jobs: children of the stopped job that still have injected fields of an earlier
+            admission.
+        elastic: a difference in counts is a resize; the job is not queued again. The
+            Workload of such a job has the annotation `names.ELASTIC_ANNOTATION`.
+        change: why the running job must be queued again, None if it need not be.
         injection_lost: templates of the running job lost what its start injected.
         ready: all pods of the running job that are due are ready or have succeeded.
-        recovery_requeue: when its Workload is queued again after an eviction, because pods that
-            were lost were not all ready again in time; None while they may be.
-        requeue_in_s: seconds until its evicted Workload is queued again, None when that does not
-            wait.
+        recovery_requeue: time of the requeue after an eviction, because lost pods were not all
+            ready again in time; None before the timeout.
+        requeue_in_s: seconds until its evicted Workload is queued again, None without such a
+            delay.
         reconcile_after_s: seconds after which the operator of the running job, whose pods are not
-            all ready, is to be asked to look again; None when it is not, or was since the last
-            change.
-        reclaimable_pods: pods that are done and come no more, by PodSet.
-        live_pods: pods that hold quota until they are gone, those that are being deleted included.
+            all ready, is to be triggered to reconcile; None if that is not needed, or was done
+            since the last change.
+        reclaimable_pods: pods that are done and not created again, by PodSet.
+        live_pods: pods whose quota is kept until they are gone, including terminating ones.
         beyond_admission: pods that run beyond those admitted, in PodSets where no gate holds them.
     """
 
@@ -105,7 +105,7 @@ class JobState:
 
     @property
     def inactive(self) -> bool:
-        """Whether the job is suspended and runs nothing: its templates may be written."""
+        """Whether the job is suspended and has no running pods: its templates may be written."""
         return self.stop.phase in (StopPhase.RESTORE, StopPhase.DONE)
 
     @property
@@ -135,8 +135,8 @@ def read_job_state(
         priority: as resolved.
         children: its child Jobs, for kinds that have any.
         features: feature gates.
-        flavors: by name, to tell what the start added to templates; None: unknown.
-        live_pods: bound pods that have not ended; 0 where they do not hold quota.
+        flavors: by name, to find out what the start added to templates; None: unknown.
+        live_pods: bound pods that have not ended; 0 if no quota is kept for them.
         beyond_admission: see `JobState`.
     """
     kind = kind_of(job)
@@ -191,21 +191,21 @@ def read_job_state(
 
 
 def workload_name_of(job: JobLike) -> str:
-    """The one name of a job's Workload."""
+    """The name of a job's Workload; there is only one."""
     resource = kind_of(job).resource
     return workload_name(resource.kind, resource.group, job.metadata.name, job.metadata.uid)
 
 
 def unmanaged_namespaces(system: str) -> frozenset[str]:
-    """Where nothing is managed, with the services installed in namespace `system`."""
+    """Namespaces in which nothing is managed, with the services installed in `system`."""
     return frozenset(names.UNMANAGED_NAMESPACES) - {names.SYSTEM_NAMESPACE} | {system}
 
 
 def is_managed(job: JobLike, unmanaged: Collection[str] = names.UNMANAGED_NAMESPACES) -> bool:
     """Whether Rackgate acts on this job.
 
-    It does when the job carries the queue label, is run by its kind's own controller, and is no
-    child of another. Jobs of `unmanaged` namespaces are left alone, label or not.
+    It does if the job has the queue label, is run by its kind's own controller, and is not a
+    child of another job. Jobs of `unmanaged` namespaces are ignored, with or without the label.
     """
     return not is_child_of_job(job.metadata) and is_eligible(job, unmanaged)
 
@@ -221,9 +221,9 @@ def is_eligible(job: JobLike, unmanaged: Collection[str] = names.UNMANAGED_NAMES
 
 
 def has_foreign_owner(workload: Workload, parent: Workload | None = None) -> bool:
-    """Whether somebody gave a Workload of a job another controller.
+    """Whether the controller of a Workload was replaced by another one.
 
-    The label tells which job it was made for; slices carry the label of their parent.
+    The label identifies the job it was made for; slices have the label of their parent.
 
     Args:
         workload: any Workload.
@@ -251,10 +251,10 @@ def is_owned_by(workload: Workload, uid: str) -> bool:
 def is_started(job: JobLike, templates: Sequence[PodTemplate]) -> bool:
     """Whether the start patch was applied and not yet undone.
 
-    The start patch names the Workload in an annotation of the job itself, and the restoring patch
-    takes it away, each in the same write as its template edits. So it tells a job that its owner
-    suspended from one that was never started, whatever died in between. Should a tool of the user
-    drop the annotation, the templates of a topology job still carry it.
+    The start patch writes the name of the Workload to an annotation of the job, and the restoring
+    patch removes it, each in the same write as its template edits. So the annotation distinguishes
+    a job that its owner suspended from one that was never started, even after a crash. If a tool of
+    the user removes the annotation, the templates of a topology job still have it.
     """
     key = names.WORKLOAD_ANNOTATION
     return key in job.metadata.annotations or any(
@@ -263,10 +263,10 @@ def is_started(job: JobLike, templates: Sequence[PodTemplate]) -> bool:
 
 
 def _skip_needless_restore(action: StopAction, job: JobLike, *, started: bool) -> StopAction:
-    """What a stop does next, given what its kind would do.
+    """The next step of a stop, given the step that its kind would take.
 
-    RESTORE only for a job that was started: a template that was never ours to change keeps what
-    its user edits while it is pending.
+    RESTORE only for a job that was started: a template that was never changed by us keeps the
+    edits that its user makes while it is pending.
     """
     if action.phase not in (StopPhase.RESTORE, StopPhase.DONE):
         return action
@@ -279,16 +279,16 @@ def _skip_needless_restore(action: StopAction, job: JobLike, *, started: bool) -
 
 
 def _is_reconcile_requested(job: JobLike) -> bool:
-    """Whether the job's operator was asked to look again since its spec was last written."""
+    """Whether the job's operator was triggered to reconcile since its spec was last written."""
     requested_at = job.metadata.annotations.get(names.RECONCILE_REQUESTED_ANNOTATION)
     return requested_at == str(job.metadata.generation)
 
 
-# What an admission gives, and what templates show of it.
+# The result of an admission, and how templates show it.
 
 
 class FlavorMissingError(Exception):
-    """A flavor that was assigned does not exist (yet).
+    """An assigned flavor does not exist (yet).
 
     Attributes:
         name: of the flavor.
@@ -302,7 +302,7 @@ class FlavorMissingError(Exception):
 def podset_infos_of(
     workload: Workload, flavors: Mapping[str, ResourceFlavor], templates: Sequence[PodTemplate]
 ) -> dict[str, PodSetInfo] | StartConflict:
-    """What each PodSet was given, or the flavors that no template can be given together.
+    """The result of an admission for each PodSet, or the flavors that conflict in a template.
 
     Raises:
         FlavorMissingError: an assigned flavor does not exist.
@@ -333,7 +333,7 @@ def _get_flavor(name: str, flavors: Mapping[str, ResourceFlavor]) -> ResourceFla
 def merge_node_labels(
     flavors: Sequence[ResourceFlavor], path: str = "spec.template"
 ) -> dict[str, str] | StartConflict:
-    """The node labels that all these flavors have, or the key on which they disagree."""
+    """The merged node labels of these flavors, or the key on which they disagree."""
     labels: dict[str, str] = {}
     for flavor in flavors:
         for key, wanted_value in flavor.spec.node_labels.items():
@@ -349,7 +349,7 @@ def _known_podset_infos(
     flavors: Mapping[str, ResourceFlavor] | None,
     templates: Sequence[PodTemplate],
 ) -> dict[str, PodSetInfo]:
-    """As `podset_infos_of`; nothing where that is unknown, or the templates are left alone."""
+    """As `podset_infos_of`; empty if that is unknown, or the templates are not changed."""
     if workload is None or flavors is None or kind.template_edits is TemplateEdits.AT_REST:
         return {}
     try:
@@ -364,8 +364,8 @@ def _applied_podset_infos(
 ) -> dict[str, PodSetInfo]:
     """What the start added to a job's templates, by PodSet, where that is certain.
 
-    Flavors are edited, too: only while a template shows all that they add now, the rest of it
-    is its user's.
+    Flavors are edited, too. The rest of a template is known to be its user's only while the
+    template shows everything that the flavors add now.
     """
     return {
         pod_template.podset: podset_infos[pod_template.podset]
@@ -382,7 +382,7 @@ def _has_lost_flavor(
 ) -> bool:
     """Whether templates of a running job lost what its flavors added.
 
-    A manifest that is applied anew takes that away with the lists it is in. New pods would go
+    Applying a manifest again removes that together with the lists it is in. New pods would go
     to nodes of other flavors, or to none.
     """
     return any(
@@ -398,8 +398,8 @@ def _has_lost_flavor(
 def _has_lost_injection(templates: Sequence[PodTemplate], workload: Workload) -> bool:
     """Whether a template lost a label, annotation or gate of its start.
 
-    A manifest that is applied anew replaces the worker groups of a RayCluster as a whole. Pods
-    made from such a template would be held by nothing.
+    Applying a manifest again replaces the worker groups of a RayCluster as a whole. Pods
+    made from such a template would have no gate.
     """
     with_topology = topology_by_podset(workload)
     for pod_template in templates:
@@ -450,6 +450,6 @@ def _priority_class(job: JobLike) -> str:
 
 
 def _global_default(classes: Mapping[str, PriorityClass]) -> PriorityClass | None:
-    """The default class; with several, Kubernetes takes the one of the lowest value."""
+    """The default class; if there are several, the one with the lowest value, as in Kubernetes."""
     defaults = [item for item in classes.values() if item.global_default]
     return min(defaults, key=lambda item: (item.value, item.metadata.name), default=None)

@@ -1,4 +1,4 @@
-"""Marks unhealthy nodes of running Workloads, and ends pods that block their replacement.
+"""Records unhealthy nodes of running Workloads, and fails pods that block their replacement.
 
 While all assigned hosts are healthy, nothing is requested from the API server. Otherwise the pods
 of the Workload are listed live and `assess_hosts` decides. It is reconciled again when one of its
@@ -39,7 +39,7 @@ from rackgate_assigner.workqueue import WorkQueue
 
 # Nodes of one rack fail together, and pods of one node end together.
 BATCH_INTERVAL_S: Final = 0.1
-# Between two lists of pods that are all bound: the watch shows what happens to them.
+# Between two lists of pods that are all bound: the watch reports their changes.
 FULLY_BOUND_RECHECK_S: Final = 300.0
 _JOB_UID_LABEL: Final = "batch.kubernetes.io/controller-uid"
 
@@ -85,8 +85,8 @@ class NodeReplacementController:
             cache: Workloads, flavors and hosts.
             workloads: as the watch shows them, by key.
             client: lists pods.
-            writer: carries out decisions.
-            request_cycle: called when the second pass has something new to decide.
+            writer: executes decisions.
+            request_cycle: called when the second pass has a new decision to make.
             workers: Workloads that are reconciled together.
         """
         self.requested: dict[str, frozenset[str]] = {}
@@ -101,10 +101,10 @@ class NodeReplacementController:
         self._wake_up = asyncio.Event()
         self._active = False
 
-    # Listeners: cheap, and the same on a standby. The cache has seen the event before.
+    # Listeners: cheap, and the same on a standby. The cache is updated before.
 
     def on_hosts_change(self, hosts: set[str]) -> None:
-        """The node behind these hosts, or its health, changed."""
+        """The node of these hosts, or its health, changed."""
         if self._active:
             self._changed_hosts |= hosts
             self._wake_up.set()
@@ -124,7 +124,7 @@ class NodeReplacementController:
             self._pod_changed(pod)
 
     def on_pod_delete(self, pod: core.Pod) -> None:
-        """A bound pod has ended, or is gone."""
+        """A bound pod has ended, or is deleted."""
         self._pod_changed(pod)
 
     def _pod_changed(self, pod: core.Pod) -> None:
@@ -140,10 +140,10 @@ class NodeReplacementController:
     # Work.
 
     async def run(self) -> None:
-        """Reconcile everything once, then whatever changes, until cancelled."""
+        """Reconcile everything once, then every change, until cancelled."""
         if not self._enabled:
             await asyncio.Event().wait()
-        # A replica that died may have left pods pinned to hosts that were replaced since.
+        # A replica that crashed may have left pods pinned to hosts that were replaced since.
         self._watched = {
             key
             for key, info in self._cache.workloads.items()
@@ -170,7 +170,7 @@ class NodeReplacementController:
                 self._queue.add(key)
 
     def _affected(self) -> list[str]:
-        """Workloads that the last changes may concern."""
+        """Workloads that the last changes may affect."""
         hosts, keys = self._changed_hosts, self._changed_keys
         self._changed_hosts, self._changed_keys = set(), set()
         if hosts:
@@ -194,7 +194,7 @@ class NodeReplacementController:
         return bool(info.unhealthy or suspect_hosts(info, self._cache.hosts, self._cache.flavors))
 
     async def _reconcile(self, key: str) -> None:
-        """List the pods of one Workload, assess its hosts, and write what follows."""
+        """List the pods of one Workload, assess its hosts, and write the result."""
         info = self._cache.workloads.get(key)
         if info is None or not supports_node_replacement(info) or self._is_pinned_by_owner(info):
             self._stop_watching(key)
@@ -227,14 +227,14 @@ class NodeReplacementController:
             self._retry_later(key)
 
     def _is_pinned_by_owner(self, info: WorkloadInfo) -> bool:
-        """Whether no pod of this Workload could ever use another place (N4)."""
+        """Whether no pod of this Workload could ever use another node (N4)."""
         return info.owned_by_pod and self._cache.features.skip_reassignment_for_pod_owned
 
     async def _apply(self, workload: Workload, found: HostAssessment) -> None:
-        """Write names first: a successor of an ended pod must not go to the same host (U3).
+        """Write names first: a successor of a failed pod must not go to the same host (U3).
 
         A crash in between leaves the name, or a pod outside the assignment; both are reconciled.
-        Pods are ended only by a decision on the Workload as it is stored now.
+        Pods are failed only by a decision on the Workload as it is stored now.
         """
         if found.unhealthy:
             await self._writer.mark_unhealthy(workload, found.unhealthy)
@@ -244,7 +244,7 @@ class NodeReplacementController:
             try:
                 await self._writer.terminate_pod(pod)
             except (ConflictError, NotFoundError):
-                continue  # it was bound, or is gone: the next list shows it
+                continue  # it was bound or deleted: the next list shows it
         if found.recovered and not found.unhealthy:
             await self._writer.clear_unhealthy_nodes(workload, found.recovered)
             metrics.NODE_REPLACEMENTS.labels(result="recovered").inc(len(found.recovered))

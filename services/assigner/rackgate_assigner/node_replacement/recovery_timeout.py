@@ -1,10 +1,10 @@
 """Pods that do not recover: the second timeout of `waitForPodsReady` (KEP-349, TAS-32).
 
 A running job whose pods were all ready has `recoveryTimeout` seconds to have them all ready again.
-The time runs from the change of `PodsReady` to False, which the API server keeps, so that neither a
-restart nor another replica begins it again; never from before the admission that the job runs
-under. After it the Workload is evicted, and queued again when a pause is over that doubles with
-each such eviction; `status.requeueState` says until when.
+The time starts with the change of `PodsReady` to False, which the API server stores, so a restart
+or a new leader does not reset it. It never starts before the admission of the current run. After
+the timeout the Workload is evicted, and queued again after a backoff that doubles with each such
+eviction; `status.requeueState` has the end of the backoff.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ WAIT_FOR_RECOVERY: Final = "WaitForRecovery"
 
 @dataclass(frozen=True, slots=True)
 class RecoveryTimeout:
-    """How long pods may be missing, and how long an eviction for them backs off.
+    """The timeout for missing pods, and the backoff after an eviction for them.
 
     Attributes:
-        timeout_s: seconds from the loss; None for as long as it takes.
-        base_s: pause after the first eviction.
-        max_s: longest pause.
+        timeout_s: seconds from the loss; None for no timeout.
+        base_s: backoff after the first eviction.
+        max_s: longest backoff.
     """
 
     timeout_s: float | None = None
@@ -36,10 +36,10 @@ class RecoveryTimeout:
     max_s: float = 3600.0
 
     def remaining_s(self, workload: Workload, now: datetime) -> float | None:
-        """Seconds until missing pods time out; None where no timeout runs.
+        """Seconds until missing pods time out; None if no timeout applies.
 
         None for elastic jobs: their missing pods may have been requested a moment ago. (The same
-        holds for kinds that say so by `staged`.)
+        applies to kinds whose `staged` is true.)
         """
         ready = workload.condition(WorkloadCondition.PODS_READY)
         if self.timeout_s is None or ready is None or workload.elastic:
@@ -53,10 +53,10 @@ class RecoveryTimeout:
         return self.timeout_s - (now - since).total_seconds()
 
     def next_requeue_state(self, workload: Workload, now: datetime) -> RequeueState:
-        """What `status.requeueState` says after an eviction at `now`."""
+        """The value of `status.requeueState` after an eviction at `now`."""
         state = workload.status.requeue_state
         count = min(max(0, state.count if state is not None else 0) + 1, _MAX_COUNT)
-        # The exponent is bounded first: who wrote the count is not known.
+        # The exponent is limited first, as any client may have written the count.
         pause_s = min(self.base_s * 2 ** min(count - 1, 32), self.max_s)
         return RequeueState(count, rfc3339(now + timedelta(seconds=pause_s)))
 
@@ -71,7 +71,7 @@ def backoff_remaining_s(workload: Workload, now: datetime) -> float | None:
 
 
 def _parse_timestamp(text: str | None) -> datetime | None:
-    """A timestamp of the API server; None for what is none."""
+    """A timestamp of the API server; None if it is not one."""
     try:
         return parse_rfc3339(text or "")
     except ValueError:

@@ -1,12 +1,12 @@
 """The second pass: node replacement (hot swap) for admitted Workloads with unhealthy nodes.
 
 Only the pods of unhealthy nodes get new domains. Each name in `status.unhealthyNodes` is one call
-of `replace`, one after another as Kueue does it. Where several hosts only fit together (a slice
-lost more than one), they are replaced in one call. Pods whose node is not ready or gone stay where
-they are, and do not make the whole assignment stale (N7).
+of `replace`, one after another as in Kueue. If several hosts only fit together (a slice
+lost more than one), they are replaced in one call. Pods whose node is not ready or gone stay in
+their domains, and do not make the whole assignment stale (N7).
 
-A tree does not show hosts that are not ready. `split_assignment` leaves them out of the call, and
-`restrict_to_domain` keeps the request in their domain, as their labels tell it.
+A tree does not contain hosts that are not ready. `split_assignment` excludes them from the call,
+and `restrict_to_domain` keeps the request in their domain, according to their labels.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def pods_on_hosts(assignment: TopologyAssignment, hosts: set[str]) -> int:
 def split_assignment(
     assignment: TopologyAssignment, tree: TopologyTree, group: Sequence[str]
 ) -> tuple[TopologyAssignment, tuple[tuple[Domain, int], ...]]:
-    """The assignment for `replace`, and the domains that the tree does not show.
+    """The assignment for `replace`, and the domains that the tree does not contain.
 
     The pods of a group are put on its first host, the last domain: they are replaced together.
     """
@@ -79,10 +79,10 @@ def restrict_to_domain(
     absent: Sequence[tuple[Domain, int]],
     hosts: Hosts,
 ) -> PodSetRequest:
-    """The request, restricted to the domain of kept pods that the tree does not show.
+    """The request, restricted to the domain of kept pods on hosts that the tree does not contain.
 
-    `replace` derives that domain from kept pods on nodes that take part. Where a node of others
-    is not ready, its labels still say where they are.
+    `replace` derives that domain from kept pods on nodes in the tree. If the node of other kept
+    pods is not ready, its labels still show the domain.
     """
     asked = request.topology
     if not absent or asked is None:
@@ -111,7 +111,7 @@ def restrict_to_domain(
 
 
 def path_of(tree: TopologyTree, hosts: Hosts, host: str, level: str) -> Domain:
-    """The domain of a level that a host lies in by its labels; empty when that is not known."""
+    """The domain of a level that contains a host, by its labels; empty if that is not known."""
     node = hosts.node(host)
     if node is None or level not in tree.levels:
         return ()
@@ -126,7 +126,7 @@ def path_of(tree: TopologyTree, hosts: Hosts, host: str, level: str) -> Domain:
 _MAX_GROUPS: Final = 64
 _MAX_DOMAINS_VISITED: Final = 2**17
 
-# An unhealthy host: its rack by its labels, whether the tree shows it, and its pods by PodSet.
+# An unhealthy host: its rack by its labels, whether the tree contains it, and its pods by PodSet.
 _EquivalenceKey: TypeAlias = tuple[Domain, bool, tuple[int, ...]]
 _FULL: Final = {PODS: AMOUNT_LIMIT}
 
@@ -161,7 +161,7 @@ def second_pass(
                     info, snapshot, hosts, requested_hosts, features
                 )
                 decisions += replacement_plan.decide()
-            except Exception as error:  # noqa: BLE001 - a defect of ours stops this Workload alone
+            except Exception as error:  # noqa: BLE001 - a defect affects this Workload alone
                 if replacement_plan is not None:
                     replacement_plan.undo()
                 text = f"internal error: {type(error).__name__}: {error}"
@@ -205,11 +205,11 @@ class _NodeReplacement:
         self.requested_healthy: set[str] = set()
         self.to_replace = self._hosts_to_replace(requested)
         self.charges: list[tuple[Charge, int]] = []
-        # Without its tree a flavor has no answer: that is no reason to stop what runs (C2, C22).
+        # Without a tree of the flavor there is no decision; running pods are kept (C2, C22).
         self.topology_missing = False
 
     def decide(self) -> list[SecondPassDecision]:
-        """One write at most, and a message if some host has no replacement."""
+        """At most one write, and a message if some host has no replacement."""
         if not self.to_replace or (self.info.owned_by_pod and self._skips_pod_owned()):
             return []
         done: list[str] = []
@@ -245,7 +245,7 @@ class _NodeReplacement:
         return to_replace
 
     def _block_hosts(self, closing: Iterable[str]) -> list[tuple[FlavorTopology, int]]:
-        """Fill up the hosts to replace, so that none of them is chosen again."""
+        """Use the full capacity of the hosts to replace, so that none of them is chosen again."""
         found = []
         for host in closing:
             for flavor_topology in self.snapshot.flavor_topologies.by_flavor.values():
@@ -256,9 +256,9 @@ class _NodeReplacement:
         return found
 
     def _replace_all(self, done: list[str]) -> tuple[list[str], str]:
-        """Replace what can be replaced; returns the names that are left, and why the first one is.
+        """Replace what can be replaced; returns the remaining names and the first reason.
 
-        One by one may fail where the first new domain decides about the rack of all others: then
+        One by one may fail if the first new domain determines the rack of all others: then
         all are replaced in one call.
         """
         before = dict(self.assignments)
@@ -291,7 +291,7 @@ class _NodeReplacement:
         return left, rejection
 
     def _groups_of_hosts(self, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """Single names, then several that may only fit together, and at last all of them.
+        """Single names, then several that may only fit together, and finally all of them.
 
         Hosts of one rack, or all gone, with equally many pods are equivalent.
         """
@@ -326,7 +326,7 @@ class _NodeReplacement:
         )
 
     def _replace_hosts(self, group: Sequence[str]) -> str | None:
-        """Move the pods of these hosts; None when all of them have a place now, charged."""
+        """Move the pods of these hosts; None if all of them are assigned now, charged."""
         before, charged = dict(self.assignments), len(self.charges)
         flavors: dict[str, list[PodSetAssignment]] = {}
         for part in self.parts.values():
@@ -391,7 +391,7 @@ class _NodeReplacement:
         self._uncharge(0)
 
     def _uncharge(self, kept: int) -> None:
-        """Undo all charges but the first `kept`."""
+        """Undo all charges except the first `kept`."""
         while len(self.charges) > kept:
             charge, sign = self.charges.pop()
             self.snapshot.flavor_topologies.charge(charge, -sign)
@@ -427,7 +427,7 @@ class _NodeReplacement:
         return decisions
 
     def _charge_old_domains(self, hosts: set[str]) -> None:
-        """Until the cycle is over: whether pods still sit there is known only after it (C4)."""
+        """Until the end of the cycle: only then it is known whether pods are still there (C4)."""
         for part in self.parts.values():
             if part.topology is None:
                 continue
@@ -443,7 +443,7 @@ def _untried(
     equivalence_keys: Mapping[str, _EquivalenceKey],
     tried: set[tuple[_EquivalenceKey, ...]],
 ) -> Iterator[tuple[str, ...]]:
-    """Groups of which no equivalent one was tried yet."""
+    """Groups without an equivalent group that was already tried."""
     for group in groups:
         kind = tuple(sorted(equivalence_keys[name] for name in group))
         if kind not in tried:

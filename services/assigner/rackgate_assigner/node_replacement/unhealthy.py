@@ -1,7 +1,7 @@
 """Which assigned hosts are unhealthy for a Workload, by nodes and a live list of its pods.
 
-A host is unhealthy when nothing of the Workload can run there any more: its node is gone, or it is
-not ready or closed by a taint and the Workload's pods there have ended or are ending (N1). An
+A host is unhealthy if no pod of the Workload can run there any more: its node is gone, or it is
+not ready or tainted and the Workload's pods there have ended or are ending (N1). An
 empty list of pods proves nothing before all pods exist (N2). Only hosts of the current assignment
 are assessed, so pods of an older one have no influence (N3).
 """
@@ -27,7 +27,7 @@ _CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 class HostState(Enum):
-    """What a node is to pods of one shape."""
+    """State of a node for pods with given tolerations."""
 
     HEALTHY = "healthy"
     DRAINING = "leaving"  # a NoExecute taint that is tolerated for some seconds only
@@ -57,8 +57,8 @@ class JobPod:
     Attributes:
         podset: the PodSet its label names.
         host: its nodeSelector's hostname, "" while it is gated.
-        unschedulable: the scheduler has said that it finds no node for it.
-        node: the Node it is bound to, "" while it is not.
+        unschedulable: the scheduler has reported that no node fits.
+        node: the Node it is bound to, "" if it is not bound.
     """
 
     name: str
@@ -82,9 +82,9 @@ class HostAssessment:
         stranded_pods: pods pinned to a host where they can never run, which blocks replacement
             (N6); only if a successor goes elsewhere (U3).
         recovered: outdated names there: the node accepts pods again, or none is assigned to it.
-        requested: healthy hosts that a user named there: to be replaced all the same.
+        requested: healthy hosts that a user named there: they are replaced as well.
         stable: nothing is unhealthy or in transit; nothing to do until something changes.
-        fully_bound: as many bound pods as are assigned, and nothing else: what comes next is an
+        fully_bound: as many bound pods as are assigned, and nothing else: the next change is an
             event.
     """
 
@@ -102,7 +102,7 @@ class _HostPods:
 
     Attributes:
         stranded: pinned pods that can never run there.
-        on_existing_node: live pods whose Node exists, though perhaps under another hostname label.
+        on_existing_node: live pods whose Node exists, possibly under another hostname label.
     """
 
     count: int = 0
@@ -120,7 +120,7 @@ class _HostPods:
 
 
 def host_state(node: NodeInfo | None, tolerations: Sequence[Toleration]) -> HostState:
-    """What a node is to pods with these tolerations; None stands for a node that is gone (N5)."""
+    """State of a node for pods with these tolerations; None is a node that is gone (N5)."""
     if node is None:
         return HostState.GONE
     if not node.ready:
@@ -139,7 +139,7 @@ def host_state(node: NodeInfo | None, tolerations: Sequence[Toleration]) -> Host
 
 
 def host_assignments(info: WorkloadInfo) -> Iterator[PodSetAssignment]:
-    """The granted PodSets whose domains are hosts; others have no unhealthy nodes."""
+    """Admitted PodSets whose domains are hosts; others have no unhealthy nodes."""
     if info.reserved is None:
         return
     for part in info.reserved.podsets:
@@ -156,7 +156,7 @@ def supports_node_replacement(info: WorkloadInfo) -> bool:
 def tolerations_of(
     info: WorkloadInfo, part: PodSetAssignment, flavors: Mapping[str, FlavorInfo]
 ) -> tuple[Toleration, ...]:
-    """Tolerations of a PodSet's template and of the flavors it was given."""
+    """Tolerations of a PodSet's template and of its flavors."""
     own = next((p.request.tolerations for p in info.podsets if p.request.name == part.name), ())
     names = sorted(set(part.flavors.values()))
     added = [flavors[name].tolerations for name in names if name in flavors]
@@ -194,7 +194,7 @@ def assess_hosts(
     """Assess every host assigned to a Workload.
 
     Args:
-        info: of a Workload that `supports_node_replacement` holds for.
+        info: of a Workload for which `supports_node_replacement` is true.
         pods: all pods of its job that name it, ended ones included.
         hosts: nodes as known now.
         flavors: for the tolerations they add.
@@ -302,12 +302,12 @@ class _HostAssessor:
         ending = pods_here.of(PodState.ENDING) + pods_here.stranded
         done = pods_here.of(PodState.SUCCEEDED) >= pods_here.count
         if done and not waiting and not ending:
-            return False  # what ran there has succeeded: the place is not needed again
+            return False  # its pod has succeeded: the host is not needed again
         if ending or pods_here.of(PodState.FAILED):
             return True
         if state is HostState.GONE:
             return waiting > 0 or pods_here.progressing > 0
-        # Nothing was ever seen there. A taint that is tolerated for a while does not forbid it,
+        # No pod was ever seen there. A taint that is tolerated for some time does not prevent pods,
         # and before all pods exist they may be anywhere.
         expected = sum(count for _, count in _domains(self.parts[podset]))
         present = self._all(podset, *_PRESENT)
@@ -316,7 +316,7 @@ class _HostAssessor:
     def _recovered_and_requested(
         self, marked_hosts: Mapping[str, str]
     ) -> tuple[tuple[str, ...], frozenset[str]]:
-        """Names that are outdated, and healthy hosts that a user wants replaced."""
+        """Outdated names, and healthy hosts that a user wants replaced."""
         recovered, requested = [], set()
         begun = any(pod.state is not PodState.GATED for pod in self.pods)
         for name, host in marked_hosts.items():
@@ -337,13 +337,13 @@ class _HostAssessor:
         return sum(self.totals[podset, state] for state in states)
 
     def _is_in_transit(self, pod: JobPod) -> bool:
-        """Whether a pod may still come to a host, or leave an assigned one."""
+        """Whether a pod may still arrive at a host, or leave an assigned one."""
         if pod.state is PodState.ENDING:
             return (pod.podset, pod.host) in self.host_pods
         return pod.state in (PodState.GATED, PodState.PINNED)
 
 
 def _tolerations_of_pods(pods: Iterable[JobPod], podset: str) -> tuple[Toleration, ...]:
-    """What pods themselves tolerate: also what admission checks and the API server added."""
+    """Tolerations of the pods themselves: admission checks and the API server may add some."""
     found = (pod.tolerations for pod in pods if pod.podset == podset)
     return tuple(dict.fromkeys(toleration for carried in found for toleration in carried))

@@ -42,11 +42,11 @@ class NodeWriter:
     """All methods raise `KubeError` when the API server rejects a write."""
 
     def __init__(self, client: Client, reporter: Reporter) -> None:
-        """Share the budget of admissions: these are as urgent, and rare."""
+        """Share the budget of admissions: these writes are as urgent, and rare."""
         self._client, self._report = client, reporter
 
     async def mark_unhealthy(self, workload: Workload, unhealthy: Sequence[str]) -> None:
-        """Name unhealthy hosts in `status.unhealthyNodes`, beside those that are there already."""
+        """Add unhealthy hosts to `status.unhealthyNodes`; keep existing names."""
         named = [node.name for node in workload.status.unhealthy_nodes]
         listed = listed_conditions(workload, ADMISSION_TYPES, ())
         body = status_body(workload, listed, current_admission(workload), [*named, *unhealthy])
@@ -61,17 +61,17 @@ class NodeWriter:
         *,
         maybe_sent: bool = False,
     ) -> str:
-        """Move what was on unhealthy nodes and take their names out, in one write.
+        """Reassign the pods of unhealthy nodes and remove the names of these nodes, in one write.
 
-        Only topology assignments change: the reservation is stated as it is (C20). Names that
-        another manager wrote stay with an apply; they name nothing that is assigned any more, and
-        are taken out by a second write.
+        Only topology assignments change: the reservation stays the same (C20). Names that
+        another manager wrote survive an apply; they are not assigned any more, and
+        are removed by a second write.
 
         Returns:
-            The resourceVersion from which on the Workload shows its new places.
+            The resourceVersion from which on the Workload shows its new assignment.
 
         Raises:
-            ConflictError: the Workload moved on; nothing was written.
+            ConflictError: the Workload has changed; nothing was written.
         """
         admission = admission_with_topology(workload, assignment)
         left = [n.name for n in workload.status.unhealthy_nodes if n.name not in replaced]
@@ -91,7 +91,7 @@ class NodeWriter:
         version = answer.metadata.resource_version
         try:
             await self.clear_unhealthy_nodes(answer, replaced)
-        except KubeError as error:  # seen and done again: they are assigned to nothing
+        except KubeError as error:  # seen again and removed again: they are not assigned
             log.debug(
                 "clear_unhealthy_nodes_failed", workload=workload.metadata.key, error=str(error)
             )
@@ -116,14 +116,14 @@ class NodeWriter:
         return True
 
     async def is_unchanged(self, workload: Workload) -> bool:
-        """Whether the Workload is still stored as decided on: the watch may be behind."""
+        """Whether the Workload is still stored as decided on: the watch may lag."""
         known = workload.metadata.resource_version
         live = decode_workload(await self._client.get(path_of(workload), known=known))
         seen = (workload.metadata.uid, workload.metadata.resource_version)
         return (live.metadata.uid, live.metadata.resource_version) == seen
 
     def report_replacement_failed(self, workload: Workload, message: str) -> None:
-        """Say that unhealthy nodes have no replacement for now."""
+        """Report that unhealthy nodes have no replacement for now."""
         metrics.NODE_REPLACEMENTS.labels(result="stuck").inc()
         log.warning("second_pass_failed", workload=workload.metadata.key, message=message[:500])
         self._report.workload(
@@ -133,7 +133,7 @@ class NodeWriter:
     async def terminate_pod(self, pod: JobPod) -> None:
         """Set a pod on an unhealthy node Failed, so that its job creates another (N6).
 
-        Bound to the version listed: a pod that was bound meanwhile stays.
+        Bound to the version listed: a pod that was bound meanwhile is not changed.
         """
         condition = {
             "type": names.TERMINATED_CONDITION,

@@ -56,7 +56,7 @@ from rackgate_assigner.workqueue import WorkQueue
 
 SYNCED: Final = "Synced"
 WORKERS: Final = 4
-# They pass by themselves, and say nothing about the Topology.
+# Transient errors, which say nothing about the Topology.
 _TRANSIENT: Final = (
     ConflictError,
     NotFoundError,
@@ -71,7 +71,7 @@ log = structlog.get_logger()
 def start_pool_controller(
     watches: PoolWatches, client: Client, reporter: Reporter
 ) -> PoolController:
-    """A controller that hears of whatever the watches see."""
+    """A controller that listens to the watches."""
     pools, topologies = watches.pools, watches.topologies
     controller = PoolController(watches, client, reporter)
     pools.add_listener(lambda _before, pool: controller.pool_changed(pool), controller.pool_changed)
@@ -84,7 +84,7 @@ def start_pool_controller(
 
 
 class PoolController:
-    """Makes, replaces and removes Topologies. Callbacks may run on standbys, too."""
+    """Creates, replaces and removes Topologies. Callbacks may run on standbys, too."""
 
     def __init__(self, watches: PoolWatches, client: Client, reporter: Reporter) -> None:
         """Prepare; `run` does the work.
@@ -102,10 +102,10 @@ class PoolController:
         self._synced: dict[str, bool] = {}
 
     async def run(self) -> None:
-        """Reconcile everything once, then whatever changes, until cancelled.
+        """Reconcile everything once, then every change, until cancelled.
 
-        Nothing is decided before both kinds are listed, or known not to be served. Nothing else
-        waits for that: the assigner works without access to them.
+        Nothing is decided before both kinds are listed, or known not to be served. Only this
+        controller depends on that: the assigner works without access to them.
         """
         await self._watches.synced()
         try:
@@ -119,13 +119,13 @@ class PoolController:
         self.queue.add(pool.metadata.name)
 
     def topology_changed(self, topology: KaiTopology) -> None:
-        """A Topology was added, changed or deleted, by whomever."""
+        """A Topology was added, changed or deleted, by any client."""
         name = pool_name(topology.metadata.name)
         if name is not None:
             self.queue.add(name)
 
     def kinds_changed(self) -> None:
-        """One of the two kinds is served now, or is not any more."""
+        """One of the two kinds is served now, or no longer served."""
         for name in self._all():
             self.queue.add(name)
 
@@ -138,14 +138,14 @@ class PoolController:
         pool = self._pools.get(name)
         topology = self._topologies.get(topology_name(name))
         plan = plan_pool(PoolState(name, pool, topology, pools, topologies))
-        self._update_gauge(name, plan.condition)  # first: a rejected write ends here
+        self._update_gauge(name, plan.condition)  # first: a rejected write raises here
         if plan.action is not None:
             await self._execute(pool, name, plan.action)
         elif plan.condition is not None and pool is not None:
             await self._write_condition(pool, plan.condition)
 
     def _update_gauge(self, name: str, condition: SyncedCondition | None) -> None:
-        """Update the gauge; a Pool with an action under way counts as not synced."""
+        """Update the gauge; a Pool with an open action counts as not synced."""
         if name in self._pools:
             self._synced[name] = condition is not None and condition.synced
         else:
@@ -161,7 +161,7 @@ class PoolController:
         except _TRANSIENT:
             raise
         except KubeError as error:
-            # A patch whose `test` failed: the Topology has moved on.
+            # A patch whose `test` failed: the Topology has changed.
             outdated = isinstance(action, AdoptTopology) and isinstance(error, UnprocessableError)
             if pool is not None and not outdated:
                 message = f'Topology "{topology_name(name)}" was not written: {error.message}'
@@ -191,11 +191,11 @@ class PoolController:
                 body_of = msgspec.json.encode(operations)
                 path = KAI_TOPOLOGIES.path(name=old.name)
                 await self._client.patch(path, body_of, PatchType.JSON)
-                note = f'marked Topology "{shown_name}" as the pool\'s'
+                note = f'set the label and owner of the pool on Topology "{shown_name}"'
                 self._report_event(pool, name, "TopologyMarked", note)
             case DeleteTopology(old, orphan):
                 if orphan and not await self._is_gone(name):
-                    return  # its event is still on the way
+                    return  # its event has not arrived yet
                 await self._delete(old)
                 self._report_event(
                     pool, name, "TopologyRemoved", f'removed Topology "{shown_name}"'
@@ -205,14 +205,14 @@ class PoolController:
         await self._client.create(KAI_TOPOLOGIES.path(), msgspec.json.encode(body))
 
     async def _dry_run(self, body: dict[str, Any]) -> None:
-        """Let the API server validate it under another name: if rejected, the old one stays."""
+        """Let the API server validate it under another name: if rejected, the old one is kept."""
         metadata = {**body["metadata"], "generateName": "rackgate-dry-run-"}
         del metadata["name"]
         dry_run_body = msgspec.json.encode({**body, "metadata": metadata})
         await self._client.create(KAI_TOPOLOGIES.path(), dry_run_body, {"dryRun": "All"})
 
     async def _delete(self, old: Meta) -> None:
-        """Delete this very object in this very version; gone already is fine."""
+        """Delete exactly this version of the object; it may already be deleted."""
         known = {"uid": old.uid, "resourceVersion": old.resource_version}
         options = {"propagationPolicy": "Background", "preconditions": known}
         path = KAI_TOPOLOGIES.path(name=old.name)
@@ -228,7 +228,7 @@ class PoolController:
         return not msgspec.json.decode(answer)["items"]
 
     async def _write_condition(self, pool: Pool, condition: SyncedCondition) -> None:
-        """Write the condition if it differs; a Warning when it has become another one."""
+        """Write the condition if it differs; a Warning if it has become another one."""
         meta, present = pool.metadata, pool.status
         flag = TRUE if condition.synced else FALSE
         change = Change(SYNCED, flag, condition.reason, truncate(condition.message))

@@ -1,7 +1,7 @@
-"""What to do about a Pool of OSMO and its Topology for KAI, from what the watches show. Pure.
+"""The next action for a Pool of OSMO and its Topology for KAI, from the watches. Pure.
 
-A Topology is ours when a Pool of the fitting name controls it, or when nobody does and our label
-names that Pool: whoever sets the label on a Topology of their own hands it over.
+A Topology is ours if a Pool of the matching name controls it, or if it has no controller and our
+label names that Pool. A user who sets the label on a Topology hands it over to Rackgate.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _MAX_SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """What the watches show.
+    """Input from the watches.
 
     Attributes:
         name: of the Pool.
-        pool: None when there is none.
-        topology: the Topology with the name that belongs to the Pool, whoever made it.
+        pool: None if there is none.
+        topology: the Topology with the name for the Pool, whoever created it.
         pools_served: the API server knows Pools.
         topologies_served: the API server knows KAI's Topologies.
     """
@@ -43,7 +43,7 @@ class PoolState:
 
 @dataclass(frozen=True, slots=True)
 class SyncedCondition:
-    """The desired Synced condition, and the name of the Topology that workflows are to name."""
+    """The desired Synced condition, and the name of the Topology for workflows."""
 
     synced: bool
     reason: PoolReason
@@ -53,14 +53,14 @@ class SyncedCondition:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopology:
-    """There is no Topology of that name."""
+    """No Topology of that name exists."""
 
     body: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceTopology:
-    """Levels cannot change: this very Topology goes, then the new one is made."""
+    """Levels are immutable: this Topology is deleted, then the new one is created."""
 
     old: Meta
     body: dict[str, Any]
@@ -76,10 +76,10 @@ class AdoptTopology:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopology:
-    """The Pool has no keys any more, or is gone.
+    """The Pool has no keys any more, or is deleted.
 
     Attributes:
-        orphan: no Pool was seen: the API server has to say so, too, before anything goes.
+        orphan: no Pool was seen: the API server must confirm that before the deletion.
     """
 
     old: Meta
@@ -91,7 +91,7 @@ Action: TypeAlias = CreateTopology | ReplaceTopology | AdoptTopology | DeleteTop
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step, or what to say when none is due."""
+    """One action, or the condition if no action is due."""
 
     action: Action | None = None
     condition: SyncedCondition | None = None
@@ -109,7 +109,7 @@ def pool_name(topology: str) -> str | None:
 
 
 def plan_pool(state: PoolState) -> Plan:
-    """The next step about one Pool, or what its condition is to say."""
+    """The next action for one Pool, or its condition."""
     pool = state.pool
     if pool is None or pool.metadata.deletion_timestamp is not None:
         return _plan_deleted_pool(state)
@@ -138,7 +138,7 @@ def _plan_deleted_pool(state: PoolState) -> Plan:
 def _plan_without_topology(state: PoolState) -> Plan:
     found = state.topology
     if found is None or not is_ours(found, state.name):
-        message = "the pool has no topology keys: its workflows cannot ask for topology"
+        message = "the pool has no topology keys: its workflows cannot request topology"
         return Plan(condition=SyncedCondition(True, PoolReason.NO_TOPOLOGY_KEYS, message))
     if found.metadata.deletion_timestamp is not None:
         return Plan(condition=_waiting_for_deletion(found))
@@ -171,11 +171,11 @@ def _plan_with_topology(state: PoolState, pool: Pool, desired: dict[str, Any]) -
 def _foreign_message(state: PoolState, found: KaiTopology) -> str:
     owner = found.metadata.controller
     if owner is None:
-        advice = f"delete it, or hand it over by the label {OSMO_POOL_LABEL}={state.name}"
+        advice = f"delete it, or set the label {OSMO_POOL_LABEL}={state.name} on it"
     else:
-        advice = f'{owner.kind} "{owner.name}" controls it: delete that, or name the pool otherwise'
+        advice = f'{owner.kind} "{owner.name}" controls it: delete that, or rename the pool'
     return (
-        f'Topology "{found.metadata.name}" is not this pool\'s and is left alone (levels: '
+        f'Topology "{found.metadata.name}" is not this pool\'s and is not changed (levels: '
         f"{', '.join(found.labels)}): {advice}"
     )
 
@@ -190,7 +190,7 @@ def is_ours(topology: KaiTopology, pool: str) -> bool:
 
 
 def _removable(state: PoolState) -> KaiTopology | None:
-    """The Topology, when it is ours and nobody removes it yet."""
+    """The Topology, if it is ours and is not being deleted yet."""
     found = state.topology
     if found is None or not is_ours(found, state.name):
         return None
@@ -201,7 +201,7 @@ def _invalid_pool(pool: Pool, error: RejectedError) -> SyncedCondition:
     problems = "; ".join(map(str, error.rejections[:_MAX_SHOWN]))
     left = len(error.rejections) - _MAX_SHOWN
     message = (
-        f"spec: {problems}{f' and {left} more' if left > 0 else ''} (its Topology is left alone)"
+        f"spec: {problems}{f' and {left} more' if left > 0 else ''} (its Topology is not changed)"
     )
     return SyncedCondition(False, PoolReason.INVALID_POOL, message, pool.status.topology)
 
@@ -235,7 +235,7 @@ def _with_owner(desired: dict[str, Any], pool: Meta) -> dict[str, Any]:
 
 
 def _adoption_operations(meta: Meta, pool: Meta) -> list[JsonPatchOp]:
-    """What puts label and owner right; bound to the version that was looked at."""
+    """Operations that set label and owner; bound to the version that was read."""
     operations: list[JsonPatchOp] = []
     if meta.labels.get(OSMO_POOL_LABEL) != pool.name:
         if meta.labels:
@@ -250,7 +250,7 @@ def _adoption_operations(meta: Meta, pool: Meta) -> list[JsonPatchOp]:
         value_of = _owner(pool) if meta.owner_references else [_owner(pool)]
         operations.append({"op": "add", "path": path, "value": value_of})
     elif owner.uid != pool.uid:
-        # An earlier Pool of that name: the garbage collector would take the Topology with it.
+        # An earlier Pool of that name: the garbage collector would delete the Topology with it.
         at = str(meta.owner_references.index(owner))
         path = pointer("metadata", "ownerReferences", at)
         operations.append({"op": "replace", "path": path, "value": _owner(pool)})

@@ -35,7 +35,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Live views of what the informers follow."""
+    """Live views of the informers' stores."""
 
     topologies: Mapping[str, Topology]
     flavors: Mapping[str, ResourceFlavor]
@@ -44,7 +44,7 @@ class Stores:
 
 
 class FinalizerController:
-    """Adds the finalizer to what exists and removes it from what is deleted and no longer in use.
+    """Adds the finalizer to existing objects; removes it from deleted ones that are unused.
 
     A Topology is used by flavors, a flavor by ClusterQueues, a ClusterQueue by Workloads that
     hold its quota.
@@ -56,7 +56,7 @@ class FinalizerController:
         self._deleting: set[Key] = set()
 
     async def run(self) -> None:
-        """Reconcile everything once, then whatever changes, until cancelled."""
+        """Reconcile everything once, then every change, until cancelled."""
         await self.queue.run(
             [Key(kind, name) for kind in RESOURCES for name in self._objects(kind)]
         )

@@ -1,7 +1,7 @@
-"""Reports which nodes a flavor's topology leaves out, and which flavors share nodes.
+"""Reports which nodes a flavor's topology excludes, and which flavors share nodes.
 
-One pass over all nodes now and then, never one per node event: what it finds is for people and
-dashboards, and 40,000 nodes that come and go must cost the scheduling cycle nothing.
+It makes one pass over all nodes from time to time, not one per node event: the results are for
+people and dashboards, and 40,000 changing nodes must not slow down the scheduling cycle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rackgate_assigner.explain.flavor_nodes import Survey
 from rackgate_assigner.reporter import Reporter
 
 MIN_INTERVAL_S: Final = 5.0
-# Nodes read before the loop serves others: about a millisecond.
+# Nodes that are read before other tasks run: about a millisecond.
 PORTION: Final = 200
 
 
@@ -42,9 +42,9 @@ class FlavorController:
 
         Args:
             cache: nodes and flavors.
-            flavors: as the watch shows them: what Events are about.
-            reporter: takes the Events.
-            min_interval_s: between the starts of two passes at least.
+            flavors: as the watch shows them: the objects of Events.
+            reporter: records the Events.
+            min_interval_s: minimum time between the starts of two passes.
         """
         self._cache, self._flavors, self._report = cache, flavors, reporter
         self._min_interval_s = min_interval_s
@@ -86,7 +86,7 @@ class FlavorController:
         self.rounds += 1
 
     def _report_changes(self, survey: Survey) -> None:
-        """One Warning per change of what is found for a flavor."""
+        """One Warning for each change of the result for a flavor."""
         notes: dict[tuple[str, str], str] = {}
         for flavor in survey.flavors:
             lacking = survey.missing_levels_text(flavor.name)

@@ -22,8 +22,8 @@ from rackgate_assigner.topology.capacity import summarize_free_capacity
 
 Sample: TypeAlias = tuple[Sequence[str], float]
 
-# These need a change of the Workload, its queue or a flavor, or the end of a backoff; the others
-# wait for free quota or capacity.
+# Workloads with these reasons need a change of the Workload, its queue or a flavor, or the end of a
+# backoff. The others need free quota or capacity.
 INADMISSIBLE: Final = frozenset(
     {
         BACKING_OFF,
@@ -36,8 +36,8 @@ INADMISSIBLE: Final = frozenset(
 )
 
 _PENDING: Final = (
-    "active ones may be admitted as soon as quota and capacity are free, inadmissible ones not "
-    "before the Workload, its queue or a flavor changes, or a backoff after an eviction ends."
+    "active ones may be admitted as soon as quota and capacity are free; inadmissible ones need "
+    "a change of the Workload, its queue or a flavor, or the end of a backoff after an eviction."
 )
 PENDING: Final = scraped_gauge(
     "pending_workloads",
@@ -116,7 +116,7 @@ FREE: Final = scraped_gauge(
 )
 LARGEST_FREE: Final = scraped_gauge(
     "topology_largest_free",
-    "Free capacity of the domain of the level with most: the limit of a job that requires one.",
+    "Free capacity of the domain of the level with the most: the limit of a job that requires one.",
     ("flavor", "level", "resource"),
 )
 

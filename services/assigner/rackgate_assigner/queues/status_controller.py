@@ -1,8 +1,8 @@
 """Status of ClusterQueues and LocalQueues: written when it differs from what the watch shows.
 
-Writes are batched and have a client budget of their own, so that they never delay admissions. The
+Writes are batched and have a separate client budget, so they never delay admissions. The
 counts of a queue that changes all the time are written less and less often (`Spacing`), its
-conditions at once. Gauges are computed in each scrape, see `queues.metrics`.
+conditions at once. Gauges are computed at each scrape, see `queues.metrics`.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class QueueStatusController:
             self._mark(Key(CLUSTER_QUEUES.kind, name))
 
     def mark(self, kind: str, name: str) -> None:
-        """The status of one queue may change."""
+        """The status of one queue may have changed."""
         self._mark(Key(kind, name))
 
     def mark_all(self) -> None:
-        """The status of all queues may change."""
+        """The status of all queues may have changed."""
         for name in self._cluster_queues:
             self._mark(Key(CLUSTER_QUEUES.kind, name))
         for key in self._local_queues:
@@ -173,7 +173,7 @@ class QueueStatusController:
         path = resource.path(meta.namespace or None, meta.name, "status")
         await self._client.apply(path, status_apply(resource, meta, status), FieldManager.QUEUES)
         self.writes += 1
-        # The watch may have shown the deletion before the answer came.
+        # The watch may have shown the deletion before the response arrived.
         if key.name in self._queues(key.kind):
             self._spacing.written(key, now)
 

@@ -16,8 +16,8 @@ from rackgate_assigner.quota.queues import (
     without_topologies,
 )
 
-# Source: the ClusterQueue's Active reasons of v1beta2. The check exists but no controller answers
-# it: admitting without the answer would ignore what the administrator configured.
+# Source: the ClusterQueue's Active reasons of v1beta2. The check exists but no controller handles
+# it: an admission without its result would ignore what the administrator configured.
 CHECK_INACTIVE: Final = "AdmissionCheckInactive"
 
 
@@ -42,7 +42,7 @@ class Activity:
 
     @property
     def stopped_only(self) -> bool:
-        """Whether nothing but a stop policy is in the way."""
+        """Whether the only problem is a stop policy."""
         return bool(self.problems) and all(
             reason == QueueReason.STOPPED for reason, _ in self.problems
         )
@@ -133,7 +133,7 @@ def _topology_flavors(queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo]
 
 
 def _switched_off_note(queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo]) -> str:
-    """Topology flavors that count as plain while TopologyAwareScheduling is off."""
+    """TAS flavors that count as plain flavors while TopologyAwareScheduling is off."""
     named = _topology_flavors(queue, flavors)
     if not named:
         return ""
@@ -143,7 +143,7 @@ def _switched_off_note(queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo
 
 
 def _limits_note(queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo]) -> str:
-    """What the spec of an active queue asks for and Rackgate does not support yet."""
+    """What the spec of an active queue requests and Rackgate does not support yet."""
     unsupported = []
     if queue.cohort:
         unsupported.append(f'borrowing and lending in cohort "{queue.cohort}"')
@@ -166,8 +166,8 @@ def cluster_queue_activity(
 
     Args:
         queue: the ClusterQueue.
-        flavors: all flavors there are, by name.
-        checks: all AdmissionChecks there are: name to controller.
+        flavors: all flavors, by name.
+        checks: all AdmissionChecks: name to controller.
         features: state of feature gates.
     """
     switched_off = ""
@@ -191,7 +191,7 @@ def cluster_queue_activity(
 
 
 def local_queue_activity(queue: LocalQueueInfo, cluster_queue: Activity | None) -> Activity:
-    """Whether a LocalQueue leads anywhere; `cluster_queue` is None when that is missing."""
+    """Whether a LocalQueue admits Workloads; `cluster_queue` is None if it does not exist."""
     problems: list[tuple[str, str]] = []
     if queue.deleting:
         problems.append((QueueReason.TERMINATING, "is terminating"))

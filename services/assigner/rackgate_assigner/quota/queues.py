@@ -1,4 +1,4 @@
-"""Queues and flavors: what scheduling needs of the objects that administrators write."""
+"""Queues and flavors: the fields of administrators' objects that scheduling needs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ClusterQueueInfo:
         within_cluster_queue: `preemption.withinClusterQueue`: "Never", "LowerPriority" or
             "LowerOrNewerEqualPriority".
         reclaims_in_cohort: preemption in other queues of the cohort is enabled.
-        preempts_early: the first flavor where preemption helps is taken; else all are looked at.
+        preempts_early: use the first flavor where preemption helps; else all are considered.
         selector: `namespaceSelector` as stored; None matches no namespace.
         stop_policy: "None", "Hold" or "HoldAndDrain".
     """
@@ -98,7 +98,7 @@ class LocalQueueInfo:
 def flavor_info(
     flavor: kueue.ResourceFlavor, topologies: Mapping[str, tuple[str, ...]]
 ) -> FlavorInfo:
-    """Project a flavor, with the levels of its Topology if that is there."""
+    """Project a flavor, with the levels of its Topology if that exists."""
     spec = flavor.spec
     topology = spec.topology_name or None
     return FlavorInfo(
@@ -112,11 +112,11 @@ def flavor_info(
 
 
 def restrict_to_flavors(queue: ClusterQueueInfo, flavors: Mapping[str, str]) -> ClusterQueueInfo:
-    """The queue, offering in each resource group only what these resources have taken there.
+    """The queue, restricted to the flavors that these resources use in each resource group.
 
     Args:
-        queue: as it is.
-        flavors: resource to flavor; groups that cover none of the resources stay as they are.
+        queue: the whole queue.
+        flavors: resource to flavor; groups that cover none of the resources do not change.
     """
     groups = []
     for group in queue.groups:
@@ -127,14 +127,14 @@ def restrict_to_flavors(queue: ClusterQueueInfo, flavors: Mapping[str, str]) -> 
 
 
 def without_topologies(flavors: Mapping[str, FlavorInfo]) -> dict[str, FlavorInfo]:
-    """All flavors as plain ones, as they count while topologies are switched off (C22)."""
+    """All flavors as plain ones, for when topology is off (C22)."""
     return {name: replace(row, topology=None, levels=()) for name, row in flavors.items()}
 
 
 def _nominal(resource: str, value: kueue.Amount) -> int:
     try:
         return quota_amount(resource, value)
-    except QuantityError:  # the API schema lets no such quota through; nothing is granted by it
+    except QuantityError:  # the API schema rejects such a quota; it counts as zero
         return 0
 
 
@@ -191,7 +191,7 @@ def local_queue_info(queue: kueue.LocalQueue) -> LocalQueueInfo:
     )
 
 
-# A label selector knows these four only; `Gt` and `Lt` belong to node selectors.
+# A label selector allows only these four; `Gt` and `Lt` belong to node selectors.
 _OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 
 

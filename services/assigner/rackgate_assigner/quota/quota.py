@@ -1,7 +1,7 @@
-"""Quota of one ClusterQueue: nominal quota against what its Workloads hold.
+"""Quota of one ClusterQueue: nominal quota against the usage of its Workloads.
 
-Cohorts and borrowing are not there yet: a queue in a cohort is granted its own nominal quota.
-Texts are those of `conformance/quota`, section 7.
+Cohorts and borrowing are not supported yet: a queue in a cohort gets its own nominal quota.
+Messages are those of `conformance/quota`, section 7.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class FlavorAssignmentMode(IntEnum):
     """How well a flavor meets a request; larger is better."""
 
     NO_FIT = 0
-    NO_CANDIDATES = 1  # within nominal quota, but others hold it
-    PREEMPT = 2  # the same, and enough of them have to give way
+    NO_CANDIDATES = 1  # within nominal quota, but others use it
+    PREEMPT = 2  # the same, and enough of them can be preempted
     FIT = 3
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaCheck:
-    """The answer for one flavor, with the reason and text when it does not fit now."""
+    """The result for one flavor, with the reason and text if it does not fit now."""
 
     mode: FlavorAssignmentMode
     reason: str = ""
@@ -59,11 +59,11 @@ def check_quota(
 
     Args:
         pair: flavor and resource.
-        amount: asked now, millicores for cpu, else base units.
-        before: asked of the same pair by earlier PodSets of the Workload.
+        amount: requested now, millicores for cpu, else base units.
+        before: requested of the same pair by earlier PodSets of the Workload.
         nominal: quota of the pair.
-        used: held by admitted Workloads of the queue, and kept for those that are to be.
-        preemptible: what would be free in addition, once all that may have to give way had gone.
+        used: usage by admitted Workloads of the queue, and by those reserved in this cycle.
+        preemptible: additional free quota after all candidates are preempted.
     """
     flavor, resource = pair
     requested = before + amount

@@ -1,9 +1,9 @@
 """The `tas-scenario/1` format: read a file, and check that every scenario can be answered.
 
-An error names the path in the document, the value found there and what it must be:
+An error names the path in the document, the value there and what it must be:
 `scenarios[3].podSets[0].count: "two": must be a whole number`. The limits are those of the API
-server where it has one. The others are beyond anything real, and keep time and memory in
-proportion to the file.
+server if it has one. Other limits are far above real values, and keep time and memory proportional
+to the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rackgate.wire.core import PodSpec, Taint, Toleration
 from rackgate_assigner.topology.placement.node_matching import node_affinity
 
 FORMAT: Final = "tas-scenario/1"
-# In larger files the value of an error is not looked up: that takes many times the memory.
+# In larger files the value of an error is not searched for: that takes many times the memory.
 _LOCATE_LIMIT_BYTES: Final = 64 << 20
 _LONGEST_NUMBER: Final = 100  # digits of a number in a message
 MAX_NODES: Final = 1 << 17  # sums over so many nodes stay exact, see `rackgate.resources.quantity`
@@ -164,7 +164,7 @@ def read_scenarios(text: bytes) -> tuple[Scenario, ...]:
     """Read a scenario file; every scenario in it can be answered.
 
     Raises:
-        ScenarioError: no JSON, another format, or a field that makes no sense.
+        ScenarioError: not JSON, another format, or an invalid field.
     """
     scenarios = _decode_scenarios(text)
     for index, scenario in enumerate(scenarios):
@@ -177,7 +177,7 @@ def read_scenarios(text: bytes) -> tuple[Scenario, ...]:
 
 def _decode_scenarios(text: bytes) -> tuple[Scenario, ...]:
     if not text.strip():
-        raise ScenarioError(f"the file is empty: a {FORMAT} document is needed")
+        raise ScenarioError(f"the file is empty: a {FORMAT} document is required")
     try:
         # Another format explains all other errors.
         header = msgspec.json.decode(text, type=_Header)
@@ -476,7 +476,7 @@ def _check_podset(podset: ScenarioPodSet, levels: Sequence[str], path: str) -> N
 
 
 def _check_request(request: ScenarioTopologyRequest, path: str) -> None:
-    # An unknown level is no error here: it has an answer in Kueue's words.
+    # An unknown level is no error here: it has an answer with Kueue's message.
     for field, level in (("required", request.required), ("preferred", request.preferred)):
         if level is None:
             continue
@@ -486,7 +486,7 @@ def _check_request(request: ScenarioTopologyRequest, path: str) -> None:
     _check_size(request.slices, f"{path}.slices", LEVELS)
     for index, layer in enumerate(request.slices):
         _check_length(layer.topology, f"{path}.slices[{index}].topology", MAX_LEVEL_LENGTH)
-        # So has a first layer without a size.
+        # The same applies to a first layer without a size.
         _check_count(layer.size, f"{path}.slices[{index}].size", 1 if index else 0)
 
 

@@ -2,7 +2,8 @@
 
 An admission is assumed in the cache before its write is sent, and forgotten when the write is
 rejected, so the next cycle need not wait for writes. Every decision is bound to the version of the
-Workload that it was made on; one that the API server rejects is made again.
+rejected, so the next cycle need not wait for writes. Every decision is bound to the version of the
+Workload that it was made on; if the API server rejects it, a new decision is made.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ WrittenDecision: TypeAlias = (
 REQUEUE_WORKERS: Final = 8
 # After so many rejected writes a Workload no longer reserves capacity while it backs off.
 FAILURES_BEFORE_SKIP: Final = 3
-# Repeating the same write will not change these answers.
+# A repeated write gets the same responses.
 _REJECTIONS: Final = (BadRequestError, ForbiddenError, PayloadTooLargeError, UnprocessableError)
 
 log = structlog.get_logger()
@@ -67,8 +68,8 @@ class _PendingWrite:
 
     Attributes:
         workload: as decided on.
-        maybe_sent: the write may have been sent before, without an answer.
-        superseded: something else was decided meanwhile: run another cycle afterwards.
+        maybe_sent: the write may have been sent before, without a response.
+        superseded: another decision was made meanwhile: run another cycle afterwards.
     """
 
     workload: Workload
@@ -109,10 +110,11 @@ class Scheduler:
             features: state of feature gates.
             nodes: writes node replacements.
             second_pass: node replacement; it charges new assignments to the snapshot.
-            is_in_sync: whether a Workload still matches its job. One that does not will change,
-                so it is not admitted.
-            min_interval_s: between the starts of two cycles at least.
-            message_interval_s: between two messages about one pending Workload with one reason.
+            is_in_sync: whether a Workload still matches its job. A Workload that does not will
+                change, so it is not admitted.
+            min_interval_s: minimum time between the starts of two cycles.
+            message_interval_s: time between two messages about one pending Workload with one
+                reason.
             workers: admissions, evictions and deactivations written at the same time.
             check_usage: compare usage with a rebuild after every cycle.
         """
@@ -173,7 +175,7 @@ class Scheduler:
                 await asyncio.sleep(self._failures.next())
                 continue
             self._failures.reset()
-            # Also the pause in which the loop serves watches after a long plan.
+            # Also a pause in which the loop handles watches after a long plan.
             spent_s = clock.monotonic() - started
             await asyncio.sleep(max(self._min_interval_s - spent_s, 0.01))
 
@@ -194,7 +196,7 @@ class Scheduler:
             elif self._decide(decision):
                 admitted += isinstance(decision, Admit)
         self._replace_requeues(pending)
-        # Assuming the admissions changed only what was just planned.
+        # The assumed admissions changed only what was just planned.
         self._planned_epoch = self._cache.epoch
         self.cycles += 1
         spent_s = clock.monotonic() - started
@@ -262,7 +264,7 @@ class Scheduler:
                 yield key
 
     def _may_preempt(self, key: str) -> bool:
-        """Whether a Workload may be admitted at all: else nothing is preempted for it."""
+        """Whether a Workload may be admitted at all; otherwise no Workload is preempted for it."""
         workload = self._workloads.get(key)
         if workload is None or key in self._backing_off:
             return False
@@ -272,7 +274,7 @@ class Scheduler:
         return True
 
     def _count_decision_error(self, requeue: Requeue) -> None:
-        """Count a requeue by an internal error each time, and log it when it is new."""
+        """Count each requeue by an internal error, and log it if it is new."""
         if not requeue.error:
             return
         metrics.DECISION_ERRORS.inc()
@@ -341,14 +343,14 @@ class Scheduler:
                 await self._writer.evict(workload, EvictionReason.PREEMPTED, message, cause)
 
     def _failed(self, key: str, pending_write: _PendingWrite, error: KubeError | None) -> None:
-        """Forget what was assumed, and decide on this Workload again after a backoff."""
+        """Release what was assumed, and decide on this Workload again after a backoff."""
         del self._pending_writes[key]
         if isinstance(pending_write.decision, Admit | ReplaceNode):
             self._cache.forget(key)
         if error is not None:
             level = log.debug if error.status in (404, 409) else log.warning
             level("decision_write_rejected", workload=key, error=str(error)[:500])
-            # A deactivation is a patch, and 422 may only say that the Workload moved on.
+            # A deactivation is a patch, and 422 may only mean that the Workload has changed.
             rejected = isinstance(error, _REJECTIONS)
             if rejected and not isinstance(
                 pending_write.decision, Deactivate | ClearUnhealthyNodes
@@ -368,7 +370,7 @@ class Scheduler:
         )
 
     def _is_skipped(self, key: str) -> bool:
-        """Whether a Workload is left out because its writes were rejected repeatedly."""
+        """Whether a Workload is skipped because its writes were rejected repeatedly."""
         return key in self._backing_off and self._backoff.failures(key) > FAILURES_BEFORE_SKIP
 
     def reset_backoff(self, key: str) -> None:
@@ -388,11 +390,11 @@ class Scheduler:
         if requeue is None or workload is None or key in self._pending_writes:
             return
         written = await self._writer.write_pending(workload, requeue.reason, requeue.message)
-        if written and key in self._workloads:  # it may have gone meanwhile
+        if written and key in self._workloads:  # it may be deleted meanwhile
             self._message_limiter.record_written(key, requeue.reason, clock.monotonic())
 
     def forget(self, key: str) -> None:
-        """A Workload is gone: nothing about it has to be remembered."""
+        """A Workload is deleted: remove all state about it."""
         self._requeues.pop(key, None)
         self._message_limiter.forget(key)
         self._failed_replacements.pop(key, None)
@@ -402,5 +404,5 @@ class Scheduler:
         self._backoff.reset(key)
 
     def counts(self) -> Mapping[str, int]:
-        """Number of writes under way."""
+        """Number of open writes."""
         return {"writes": len(self._pending_writes), "requeues": len(self._requeue_queue)}

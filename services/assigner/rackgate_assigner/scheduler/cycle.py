@@ -1,14 +1,14 @@
 """One scheduling cycle: a decision about every pending Workload of a snapshot.
 
-1. Evictions: reservations that a deactivation or a stop policy takes back.
+1. Evictions: reservations that a deactivation or a stop policy clears.
 2. Order: pending Workloads by priority, then queue timestamp, then key.
 3. For each, in that order: its active ClusterQueue, validation of its requests, flavors by quota
    and a topology assignment in them (`nominate`), and preemption targets if others hold the quota
    (`preemption`).
 
 Admissions are charged to the snapshot at once, so no two share quota or capacity. Within a cycle
-both only shrink: a shape that is inadmissible in a queue stays so, and is not tried again. The same
-snapshot gives the same decisions.
+both only decrease: a shape that is inadmissible in a queue stays inadmissible, and is not tried
+again. The same snapshot gives the same decisions.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ OVERLAPPING: Final = (
 def plan(snapshot: Snapshot, features: Features, timing: Timing = no_timing) -> list[Decision]:
     """Decide about every Workload of the snapshot; the same snapshot gives the same decisions.
 
-    Admissions are charged to the snapshot's own copies as they are made, so no two share room.
+    Admissions are charged to the snapshot's own copies at once, so no two share capacity.
 
     Args:
-        snapshot: used up by this call: its free amounts are changed.
+        snapshot: its free amounts are changed, so do not use it again.
         features: feature gates.
         timing: measures each placement; decisions do not depend on it.
 
     Returns:
         Evictions by key, then admissions, deactivations and requeues in cycle order; preemptions
         come before the requeue of their preemptor. A requeue that the Workload's condition already
-        says is left out, unless an internal error is behind it.
+        shows is omitted, unless it has an internal error.
     """
     if not features.topology_aware_scheduling:
         snapshot.flavors = without_topologies(snapshot.flavors)
@@ -98,7 +98,7 @@ def cycle_order(infos: Iterable[WorkloadInfo], classes: Mapping[str, int]) -> li
     """Highest priority first, then the oldest, then by key: never at random (C19).
 
     Args:
-        infos: Workloads that ask for admission.
+        infos: pending Workloads.
         classes: WorkloadPriorityClass name to value.
     """
     return sorted(
@@ -114,7 +114,7 @@ def _eviction(
     if info.reserved is None or not info.holds_quota or info.evicted or info.deleting:
         return None
     if info.parent:
-        return None  # a slice goes with its parent, never alone
+        return None  # a slice is evicted with its parent, never alone
     if not info.active:
         return Evict(info.key, EvictionReason.DEACTIVATED, "The workload is deactivated")
     cluster_queue = cluster_queues.get(info.reserved.cluster_queue)
@@ -162,7 +162,7 @@ def _requeue_after_error(info: WorkloadInfo, error: Exception) -> Requeue:
 
 
 def _problem(info: WorkloadInfo, *, both_levels: bool) -> str:
-    """What is wrong with the Workload in any queue; empty when nothing is."""
+    """What is wrong with the Workload in any queue; empty if nothing is."""
     problems = [podset.problem for podset in info.podsets if podset.problem]
     podsets = [podset.request for podset in info.podsets]
     return "; ".join(problems or conflicting_requests(podsets, both_levels=both_levels))
@@ -186,9 +186,9 @@ class _Cycle:
         self._preempted: list[Preempt] = []
         self.nominator = Nominator(snapshot, features, timing)
         self.activities: dict[str, Activity] = {}
-        # Where a LocalQueue (`namespace/name`) leads to.
+        # The ClusterQueue of a LocalQueue (`namespace/name`).
         self.cluster_queue_by_local_queue: dict[str, ClusterQueueInfo | Inadmissible] = {}
-        # Capacity and quota only shrink within a cycle: what is inadmissible once stays so.
+        # Capacity and quota only decrease within a cycle: inadmissible stays inadmissible.
         self.inadmissible: dict[tuple[str, Hashable], Inadmissible] = {}
         self.blocked_queues: set[str] = set()
         # Inadmissible heads of StrictFIFO queues, each with the check whether it can ever be
@@ -226,14 +226,14 @@ class _Cycle:
         both_levels = self.features.required_and_preferred
         problem = _problem(info, both_levels=both_levels)
         if problem:
-            # What only its owner can fix must not block the queue.
+            # A Workload that only its owner can fix must not block the queue.
             return _requeue(info, Inadmissible(PendingReason.MISCONFIGURED, problem))
         offer = self._offer(info, queue, family)
         if isinstance(offer, Inadmissible):
             return _requeue(info, offer)
         invalid = self._invalid_request(info, offer)
         if invalid is not None:
-            # A slice has the request of its parent, which runs.
+            # A slice has the request of its parent, which is running.
             if self.features.deactivate_invalid_topology and not info.parent:
                 reason = EvictionReason.DEACTIVATED_INVALID_TOPOLOGY
                 return Deactivate(info.key, reason, truncate(invalid.message))
@@ -248,7 +248,7 @@ class _Cycle:
         tried = self._final_reason(info, queue, offer, family, tried)
         if tried.preemption_plan is None:
             self.inadmissible[queue.name, info.shape] = tried
-        # What only its owner can fix must not block the queue.
+        # A Workload that only its owner can fix must not block the queue.
         if queue.strategy == "StrictFIFO" and tried.reason != PendingReason.MISCONFIGURED:
             self.inadmissible_heads[queue.name] = partial(
                 self.nominator.could_ever_fit, offer, podsets, family
@@ -258,8 +258,8 @@ class _Cycle:
     def _behind_head(self, queue: str) -> bool:
         """Whether a StrictFIFO queue is blocked by an inadmissible head.
 
-        A head that does not fit even an empty queue and empty nodes would block it for ever, so
-        it is skipped until the queue or the nodes change (ADR 13).
+        A head that does not fit even in an empty queue and on empty nodes would block it forever,
+        so it is skipped until the queue or the nodes change (ADR 13).
         """
         head = self.inadmissible_heads.pop(queue, None)
         if head is not None and (not self.features.strict_fifo_skips_impossible or head()):
@@ -280,7 +280,7 @@ class _Cycle:
     def _offer(
         self, info: WorkloadInfo, queue: ClusterQueueInfo, family: SliceFamily | None
     ) -> Offer | Inadmissible:
-        """Flavors and quota for this Workload; for a slice, its parent's flavors alone."""
+        """Flavors and quota for this Workload; for a slice, only its parent's flavors."""
         offered: ClusterQueueInfo | Inadmissible = queue
         if family is not None and family.parent is not None:
             offered = queue_with_parent_flavors(info, family.parent, queue)
@@ -305,7 +305,7 @@ class _Cycle:
         family: SliceFamily | None,
         tried: Inadmissible,
     ) -> Inadmissible:
-        """The reason why a Workload is inadmissible, once its preemption candidates are known."""
+        """Why a Workload is inadmissible, after its preemption candidates are known."""
         if tried.preemption_plan is not None:
             tried = self._find_preemption(info, queue, offer, tried, tried.preemption_plan)
         if family is not None and family.parent is not None and offer.queue != queue:
@@ -348,7 +348,7 @@ class _Cycle:
         return replace(tried, reason=PendingReason.WAITING_FOR_PREEMPTED, message=message)
 
     def _cluster_queue_of(self, info: WorkloadInfo) -> ClusterQueueInfo | Inadmissible:
-        """The active ClusterQueue the Workload leads to, or why it leads to none."""
+        """The active ClusterQueue of the Workload, or why there is none."""
         local = self.snapshot.local_queues.get(info.queue)
         if local is None:
             name = info.queue.partition("/")[2]

@@ -1,7 +1,7 @@
-"""Which flavor each resource of a Workload takes: `conformance/quota`, sections 6, 7 and 12.
+"""Which flavor each resource of a Workload gets: `conformance/quota`, sections 6, 7 and 12.
 
-Flavors of a resource group are tried in order and the first that fits is taken. Otherwise the plan
-says for every flavor why not, in texts that change only with the reason.
+Flavors of a resource group are tried in order and the first that fits is used. Otherwise the plan
+has the reason for every flavor, in texts that change only with the reason.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class PodSetPlan:
 
     Attributes:
         amounts: of the whole PodSet, with `pods` when the queue covers that.
-        flavors: resource to flavor; resources that no group covers are left out.
-        texts: why flavors do not fit now; empty when all is well.
+        flavors: resource to flavor; resources that no group covers are omitted.
+        texts: why flavors do not fit now; empty if they fit.
     """
 
     request: PodSetRequest
@@ -50,10 +50,10 @@ class FlavorPlan:
     """Flavors of a Workload.
 
     Attributes:
-        podsets: in the Workload's order; those after a unit without flavors are left out.
-        reason: why not, empty when the mode is FIT.
+        podsets: in the Workload's order; those after a unit without flavors are omitted.
+        reason: why not, empty if the mode is FIT.
         request: totals of all PodSets.
-        preemption_needed: pairs of that which preemption has to free.
+        preemption_needed: pairs of `request` that preemption must free.
     """
 
     podsets: list[PodSetPlan]
@@ -88,12 +88,12 @@ class Offer:
 
     @property
     def implies_topology(self) -> bool:
-        """Whether PodSets that ask nothing are placed too: all flavors have a topology."""
+        """Whether PodSets without resource requests are placed too: all flavors have a topology."""
         names = self.queue.flavors
         return bool(names) and all(self.has_topology(name) for name in names)
 
     def has_topology(self, name: str) -> bool:
-        """Whether the flavor is there and names a Topology."""
+        """Whether the flavor exists and names a Topology."""
         flavor = self.flavors.get(name)
         return flavor is not None and flavor.topology is not None
 
@@ -119,7 +119,7 @@ class Inadmissible:
 
 @lru_cache(maxsize=4096)
 def resource_rank(resource: str) -> int:
-    """64-bit FNV-1a hash: the order in which Kueue walks through resources."""
+    """64-bit FNV-1a hash: the order in which Kueue iterates over resources."""
     value = 0xCBF29CE484222325
     for byte in resource.encode():
         value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
@@ -127,7 +127,7 @@ def resource_rank(resource: str) -> int:
 
 
 def units_of(podsets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
-    """PodSets of one group together, at the place of the first; others alone."""
+    """PodSets of one group together, at the position of the first; others alone."""
     units: dict[object, list[PodSetRequest]] = {}
     for index, podset in enumerate(podsets):
         units.setdefault(podset.group or index, []).append(podset)
@@ -139,7 +139,7 @@ def choose_flavors(
 ) -> FlavorPlan:
     """Choose a flavor for every covered resource of every PodSet, in order.
 
-    Later PodSets see what earlier ones request.
+    Later PodSets see the requests of earlier ones.
 
     Args:
         offer: of the ClusterQueue.
@@ -183,7 +183,7 @@ def requested_levels(request: TopologyRequest | None) -> list[str]:
 def flavor_problem(
     offer: Offer, name: str, podset: PodSetRequest, group: ResourceGroupInfo
 ) -> str | None:
-    """Why a flavor is not for a PodSet, whatever quota there is; None when it is."""
+    """Why a PodSet can never use a flavor, regardless of quota; None if it can."""
     flavor = offer.flavors.get(name)
     if flavor is None:
         return f"flavor {name} not found"
@@ -217,7 +217,7 @@ def _topology_problem(
 
 
 def _labels_match(labels: Mapping[str, str], podset: PodSetRequest) -> bool:
-    """Selector and affinity against a flavor's labels; what speaks of other keys is ignored."""
+    """Match selector and affinity against a flavor's labels; other keys are ignored."""
     selector = podset.node_selector
     if any(key in selector and selector[key] != value for key, value in labels.items()):
         return False
@@ -251,7 +251,7 @@ def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 class _UnitSearch:
-    """Flavors for PodSets that take them together."""
+    """Flavors for PodSets that get the same flavors."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class _UnitSearch:
         self.preemption_needed: set[FlavorResource] = set()
 
     def run(self) -> tuple[FlavorAssignmentMode, str]:
-        """Walk through the resources; the mode of the unit and the reason when it is not FIT."""
+        """Iterate over the resources; the mode of the unit and the reason if it is not FIT."""
         worst, severest = FlavorAssignmentMode.FIT, ""
         for resource in sorted(self.total, key=resource_rank):
             if resource in self.chosen:
@@ -358,14 +358,14 @@ class _UnitSearch:
         ]
 
     def _topology_not_found(self, rejection: TopologyNotFound) -> QuotaCheck:
-        """A flavor with quota but no fitting domain: no candidates, or no fit even when empty."""
+        """A flavor with quota but no fitting domain: no candidates, or no fit even if empty."""
         mode = (
             FlavorAssignmentMode.NO_FIT
             if rejection.fits_when_empty is False
             else FlavorAssignmentMode.NO_CANDIDATES
         )
         text = rejection.message
-        if len(self.rejected) > 1:  # else the text stays what it is for a queue of one flavor
+        if len(self.rejected) > 1:  # else the text is the same as for a queue of one flavor
             text = f"flavor {rejection.flavor}: {text}"
         return QuotaCheck(mode, PendingReason.TOPOLOGY_PLACEMENT_FAILED, text)
 
@@ -373,7 +373,7 @@ class _UnitSearch:
 def _preemption_needed(
     flavor: str, resources: Sequence[str], quota_checks: Sequence[QuotaCheck]
 ) -> set[FlavorResource]:
-    """What preemption has to free in a flavor; nothing for one rejected as a whole."""
+    """What preemption must free in a flavor; nothing if the whole flavor was rejected."""
     if len(quota_checks) != len(resources):
         return set()
     return {

@@ -1,8 +1,8 @@
 """Flavors and topology together: the assignment of one Workload in this cycle.
 
 A flavor with the quota may still have no fitting domain. Then the next flavor of its resource group
-is tried at once (Kueue does so over several cycles): each rejection takes one flavor from one
-PodSet's choice, until a plan fits or no flavor is left.
+is tried at once (Kueue does so over several cycles): each rejection removes one flavor from the
+candidates of one PodSet, until a plan fits or no flavor is left.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rackgate_assigner.workload_slices.admission import (
 )
 from rackgate_assigner.workload_slices.families import SliceFamily
 
-# Given a flavor's name, a context that lasts as long as one placement in it.
+# Called with a flavor's name; returns a context for the duration of one placement in it.
 Timing: TypeAlias = Callable[[str], AbstractContextManager[object]]
 
 
@@ -49,7 +49,7 @@ def no_timing(_flavor: str) -> AbstractContextManager[object]:
 
 @dataclass(frozen=True, slots=True)
 class _FailedPlacement:
-    """An attempt that failed in one flavor: its PodSets, and the one that did not fit."""
+    """A failed attempt in one flavor: its PodSets, and the one that did not fit."""
 
     flavor: str
     podsets: Sequence[PodSetPlan]
@@ -97,7 +97,7 @@ class Nominator:
 
     def __init__(self, snapshot: Snapshot, features: Features, timing: Timing) -> None:
         self._snapshot, self._features, self._timing = snapshot, features, timing
-        # Of the slice that is nominated.
+        # Of the nominated slice.
         self._family: SliceFamily = NO_FAMILY
 
     def nominate(
@@ -129,14 +129,14 @@ class Nominator:
     def could_ever_fit(
         self, offer: Offer, podsets: Sequence[PodSetRequest], family: SliceFamily | None = None
     ) -> bool:
-        """Whether a Workload would be admitted if no other Workload held anything.
+        """Whether a Workload would be admitted if no other Workload used any quota or capacity.
 
-        Nodes are as they are, and pods that no Workload accounts for still count. A slice has its
-        parent beside it, which holds quota as long as the slice has a meaning. Where two flavors
-        share nodes the answer may be a yes too many.
+        Nodes do not change, and pods without a Workload still count. For a slice, its parent still
+        counts, because a slice is useful only while its parent holds quota. If two flavors share
+        nodes, the result may be a false yes.
 
         Args:
-            offer: flavors of its queue; what is in use does not matter.
+            offer: flavors of its queue; the quota in use does not matter.
             podsets: its requests.
             family: of a slice.
         """
@@ -169,8 +169,8 @@ class Nominator:
     ) -> Inadmissible:
         """Why there is no assignment.
 
-        An empty cluster is simulated only where the result changes the message: it costs as much
-        as the placement itself, and most messages are the same either way.
+        An empty cluster is simulated only if the result changes the message: it costs as much
+        as the placement itself, and most messages do not depend on it.
         """
         if not attempts:
             preemption_plan = chosen if chosen.mode is FlavorAssignmentMode.PREEMPT else None
@@ -191,7 +191,7 @@ class Nominator:
     def _assign(
         self, chosen: FlavorPlan, offer: Offer, spec_bytes: int, reject_flavor: RejectFlavor
     ) -> Assignment | Inadmissible | None:
-        """The assignment, charged; None if PodSets found no place in one of the flavors."""
+        """The assignment, charged; None if PodSets do not fit in one of the flavors."""
         by_flavor = _by_topology_flavor(chosen.podsets, offer)
         if isinstance(by_flavor, Inadmissible):
             return by_flavor
@@ -220,7 +220,7 @@ class Nominator:
     def _levels_differ(
         self, chosen: FlavorPlan, by_flavor: Mapping[str, Sequence[PodSetPlan]]
     ) -> Inadmissible | None:
-        """Why a slice would get domains of other levels than its parent has."""
+        """Why the domains of a slice would have other levels than its parent has."""
         if self._family is NO_FAMILY:
             return None
         levels: dict[str, tuple[str, ...] | None] = dict.fromkeys(
@@ -239,9 +239,9 @@ class Nominator:
         *,
         simulate_empty: bool = False,
     ) -> dict[str, Charge] | None:
-        """What each PodSet would take; nothing is left charged.
+        """The domains for each PodSet; nothing stays charged.
 
-        Flavors may share nodes: what one takes is charged meanwhile to those that come after it.
+        Flavors may share nodes: the usage in one is charged meanwhile to those that come after it.
         """
         flavor_topologies, flavors = self._snapshot.flavor_topologies, sorted(by_flavor)
         charges: dict[str, Charge] = {}
@@ -271,9 +271,9 @@ class Nominator:
         *,
         simulate_empty: bool = False,
     ) -> Mapping[str, TopologyAssignment] | None:
-        """Places of all PodSets in one flavor; None if some have none.
+        """Domains for all PodSets in one flavor; None if some do not fit.
 
-        Those are found all at once, as every further try would place the others again.
+        All failures are collected at once, as every further try would place the others again.
         """
         complete = True
         while True:
@@ -319,7 +319,7 @@ class Nominator:
     def _leaf_ranges(
         self, flavor_topology: FlavorTopology, requests: Sequence[PodSetRequest]
     ) -> Sequence[LeafRange | NoFit | None]:
-        """Where pods may go, the best first: those of a slice near its parent's."""
+        """Leaf ranges for the pods, best first: those of a slice are near its parent's."""
         if self._family is NO_FAMILY or len(requests) != 1:
             return (None,)
         (request,) = requests
@@ -342,7 +342,7 @@ def _rejections_by_flavor(
 def _by_topology_flavor(
     podsets: Sequence[PodSetPlan], offer: Offer
 ) -> dict[str, list[PodSetPlan]] | Inadmissible:
-    """PodSets to place, by their one flavor (CH-28). PodSets without pods need no place (C17)."""
+    """PodSets to place, by their one flavor (CH-28). PodSets without pods are skipped (C17)."""
     found: dict[str, list[PodSetPlan]] = {}
     for podset in podsets:
         request = podset.request

@@ -1,6 +1,6 @@
 """Which Workloads of a ClusterQueue are preempted: `conformance/quota`, sections 7 and 8.
 
-Targets are whole Workloads, each with what its slices hold. A target is lower than its preemptor
+Targets are whole Workloads, each with the usage of its slices. A target is lower than its preemptor
 in one fixed order, by priority and then by age, so two Workloads never preempt each other in turn.
 """
 
@@ -24,7 +24,7 @@ Amounts = Mapping[FlavorResource, int]
 
 @dataclass(frozen=True, slots=True)
 class Preemptor:
-    """The Workload that others may be preempted for."""
+    """The Workload for which others may be preempted."""
 
     key: str
     parent: str
@@ -35,7 +35,7 @@ class Preemptor:
 def may_preempt(policy: str, preemptor: Preemptor, priority: int, queue_timestamp: str) -> bool:
     """Whether a policy lets a Workload preempt one with this priority and age.
 
-    Of equal priorities only a newer one is preempted, never one of the same age.
+    Among equal priorities only a newer one is preempted, never one of the same age.
     """
     if priority < preemptor.priority:
         return policy in (LOWER, LOWER_OR_NEWER)
@@ -54,14 +54,14 @@ def preemption_targets(
 ) -> list[AdmittedWorkload]:
     """The first candidates whose preemption makes a request fit, without those not needed.
 
-    Empty when preempting all of them is not enough.
+    Empty if preempting all of them is not enough.
 
     Args:
         candidates: in the order in which they are preempted.
         request: by flavor and resource.
-        preemption_needed: pairs of the request without enough free quota; a candidate that holds
-            none of them is skipped.
-        room: free quota by pair; negative where more is in use than there is.
+        preemption_needed: pairs of the request without enough free quota; a candidate without
+            usage of them is skipped.
+        room: free quota by pair; negative if usage exceeds the quota.
     """
     left = dict(room)
     chosen: list[AdmittedWorkload] = []
@@ -74,7 +74,7 @@ def preemption_targets(
             break
     else:
         return []
-    # The last one made it fit. Those before may turn out not to be needed: the highest first.
+    # With the last one it fits. Earlier ones may not be needed any more: check the highest first.
     for index in range(len(chosen) - 2, -1, -1):
         _add(left, chosen[index].quota, -1)
         if fits(request, left):
@@ -99,9 +99,9 @@ class _PreemptibleQuota:
     """What a preemptor of one priority may free in a ClusterQueue.
 
     Attributes:
-        lower: of lower priorities, all together.
+        lower: usage of lower priorities, in total.
         queue_timestamps: of those with the same priority, sorted.
-        newer: what these hold together: all of them, all but the oldest, ..., none of them.
+        newer: usage of these: of all, of all but the oldest, ..., of none.
     """
 
     lower: dict[FlavorResource, int]
@@ -122,21 +122,21 @@ class Preemption:
         """Prepare.
 
         Args:
-            running: by ClusterQueue, those that hold quota there.
+            running: by ClusterQueue, Workloads with quota there.
             priorities: WorkloadPriorityClass name to value.
             flavors: all flavors there are.
-            being_evicted: keys of further Workloads that are about to give their quota back.
+            being_evicted: keys of further Workloads that are about to release their quota.
         """
         self._running, self._priorities = running, priorities
         self._flavors, self._being_evicted = flavors, being_evicted
         self._ordered: dict[str, list[AdmittedWorkload]] = {}
         self._sums: dict[tuple[str, int], _PreemptibleQuota] = {}
-        # Quota of those chosen in this cycle, by ClusterQueue.
+        # Quota of the targets chosen in this cycle, by ClusterQueue.
         self._freed_quota: dict[str, dict[FlavorResource, int]] = {}
         self.target_keys: set[str] = set()
 
     def supports(self, queue: ClusterQueueInfo) -> bool:
-        """Whether Workloads of a queue may take quota of others of the same queue.
+        """Whether Workloads of a queue may preempt others of the same queue.
 
         Not with topology flavors: freed quota says nothing about fitting domains there.
         """
@@ -150,8 +150,8 @@ class Preemption:
     ) -> dict[FlavorResource, int]:
         """What preempting all candidates would free, by pair.
 
-        Read for every pending Workload, so it is added up once for each priority. It includes the
-        parent of a slice, which `find_targets` leaves out.
+        Read for every pending Workload, so it is computed once for each priority. It includes the
+        parent of a slice, which `find_targets` excludes.
         """
         if not self.supports(queue):
             return {}
@@ -224,7 +224,7 @@ class Preemption:
         return chosen or None
 
     def _drop_candidate(self, name: str, target: AdmittedWorkload) -> None:
-        """A target is no candidate for others in this cycle."""
+        """A target is not a candidate for others in this cycle."""
         self._ordered[name].remove(target)
         priority = self._priority(target)
         for queue, above in list(self._sums):
@@ -254,7 +254,7 @@ class Preemption:
             found = sorted(
                 self._running.get(name, ()), key=lambda one: (one.info.uid, one.info.key)
             )
-            # One whose reservation the watch has not shown yet is the newest of all.
+            # One whose reservation the watch does not show yet is the newest of all.
             found.sort(key=lambda one: one.info.reserved_at or "~", reverse=True)
             found.sort(key=lambda one: (not self.is_being_evicted(one), self._priority(one)))
             self._ordered[name] = found

@@ -1,4 +1,4 @@
-"""Topology requests that no flavor offered can ever meet (VAL-02, VAL-03, VAL-04)."""
+"""Topology requests that no offered flavor can ever satisfy (VAL-02, VAL-03, VAL-04)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rackgate_assigner.topology.model import PodSetRequest, TopologyRequest
 
 
 def _offered(offer: Offer, podset: PodSetRequest) -> list[FlavorInfo]:
-    """Flavors with a known topology among which the PodSet's resources could choose."""
+    """Flavors with a known topology that the PodSet's resources could use."""
     wanted = set(podset.requests) | {"pods"}
     groups = [group for group in offer.queue.groups if wanted.intersection(group.covered)]
     names = dict.fromkeys(name for group in groups or offer.queue.groups for name in group.flavors)

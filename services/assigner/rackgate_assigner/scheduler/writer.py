@@ -1,8 +1,8 @@
 """Decisions about Workloads as writes: status by server-side apply, bound to one version.
 
-Every apply carries `metadata.resourceVersion`, so a decision never lands on an object that moved
-on, and every apply is complete for its field manager (see `conditions`). What an apply leaves out
-and another manager owns, too, is removed by a second write.
+Every apply has `metadata.resourceVersion`, so a decision is never written to an object that has
+changed, and every apply is complete for its field manager (see `conditions`). Fields that an apply
+omits and another manager owns, too, are removed by a second write.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MERGE_DEACTIVATION: Final = (WorkloadCondition.DEACTIVATION_TARGET,)
 
 
 class _MetadataOnly(View, frozen=True):
-    """What every answer to a deletion can be read as: the object, or a Status."""
+    """The response to a deletion: the object, or a Status."""
 
     metadata: Meta = Meta()
 
@@ -59,7 +59,7 @@ class WorkloadWriter:
     def __init__(
         self, admission: Client, pending: Client, jobs: Client, reporter: Reporter
     ) -> None:
-        """Take one client per purpose: admissions, pending reasons, and what follows from jobs."""
+        """Use one client per purpose: admissions, pending reasons, and writes for jobs."""
         self._admission, self._pending, self._jobs = admission, pending, jobs
         self._report = reporter
 
@@ -68,19 +68,19 @@ class WorkloadWriter:
     ) -> str:
         """Reserve quota, assign topology and admit, in one write.
 
-        A write without an answer is repeated until there is one: the same version can be
-        written only once, so what is not known to have failed stays assumed.
+        A write without a response is repeated until there is one: the same version can be
+        written only once, so a write that is not known to have failed stays assumed.
 
         Args:
             workload: as decided on; the write applies to this version or not at all.
-            assignment: what it is given.
-            maybe_sent: this very write may have been sent before.
+            assignment: its new assignment.
+            maybe_sent: the same write may have been sent before.
 
         Returns:
             The resourceVersion from which on the Workload shows its admission.
 
         Raises:
-            ConflictError: the Workload moved on; nothing was written.
+            ConflictError: the Workload has changed; nothing was written.
         """
         changes = conditions.admitted_conditions(workload, assignment.cluster_queue)
         desired_admission = admission_of(assignment)
@@ -120,12 +120,12 @@ class WorkloadWriter:
             wait_s=round(wait_s, 3),
         )
         if workload.parent is not None:
-            return  # merged in a moment: Events on its parent show the resize
+            return  # it is merged soon: Events on its parent show the resize
         note = f"admitted by ClusterQueue {queue}, wait time {wait_s:.0f}s"
         self._report.workload(workload, "Admitted", note)
 
     async def write_pending(self, workload: Workload, reason: str, message: str) -> bool:
-        """Write why the Workload is pending; whether anything had to be written."""
+        """Write why the Workload is pending; whether a write was needed."""
         changes = conditions.pending_conditions(workload, reason, message)
         if workload.status.admission is not None:
             return False
@@ -142,10 +142,10 @@ class WorkloadWriter:
         return True
 
     async def deactivate(self, workload: Workload, reason: str, message: str) -> None:
-        """Set `spec.active` to false, after saying why.
+        """Set `spec.active` to false, after the reason was written.
 
-        The status comes first: an inactive Workload is not decided on again, so a reason that was
-        not written by then would never be.
+        The status comes first: no further decision is made on an inactive Workload, so a reason
+        that was not written by then would never be written.
         """
         changes = conditions.deactivated_conditions(reason, message)
         answer = workload
@@ -175,11 +175,11 @@ class WorkloadWriter:
             workload: as decided on.
             reason: of the eviction.
             message: for the user.
-            cause: reason of the condition Preempted, where another Workload is the reason.
-            requeue: when it is queued again, where that is not as soon as its job has stopped.
+            cause: reason of the condition Preempted, if another Workload is the reason.
+            requeue: time of the requeue, if it is not as soon as its job has stopped.
 
         Returns:
-            False when the Workload is under eviction already, or holds nothing.
+            False if the Workload is under eviction already, or has no reservation.
         """
         admission = current_admission(workload)
         if admission is None or workload.is_true(WorkloadCondition.EVICTED):
@@ -197,7 +197,7 @@ class WorkloadWriter:
         return True
 
     async def release(self, workload: Workload) -> Workload:
-        """Clear the admission of an evicted Workload whose job has stopped; returns it so."""
+        """Clear the admission of an evicted Workload whose job has stopped; returns the result."""
         changes = conditions.released_conditions(workload)
         listed = listed_conditions(workload, ADMISSION_TYPES, changes)
         answer = await self._apply(self._admission, workload, listed, None)
@@ -212,9 +212,9 @@ class WorkloadWriter:
         return answer
 
     async def requeue_after_backoff(self, workload: Workload) -> Workload:
-        """End the pause after an eviction; returns the Workload as it is then.
+        """End the backoff after an eviction; returns the resulting Workload.
 
-        One that was deactivated meanwhile starts over when it is active again.
+        If it was deactivated meanwhile, it starts over when it is active again.
         """
         changes = conditions.backoff_finished_conditions() if workload.spec.active else ()
         before = workload.status.requeue_state or NO_REQUEUE
@@ -223,7 +223,7 @@ class WorkloadWriter:
         return await self._apply(self._jobs, workload, listed, None, requeue=state)
 
     async def finish(self, workload: Workload, reason: FinishedReason, message: str) -> Workload:
-        """Write condition Finished; returns the Workload as it is then."""
+        """Write condition Finished; returns the resulting Workload."""
         changes = conditions.finished_conditions(workload, reason, message)
         drop = conditions.outdated_when_finished(workload, reason)
         listed = listed_conditions(workload, JOB_TYPES, changes, drop=drop)
@@ -235,7 +235,7 @@ class WorkloadWriter:
         return answer
 
     async def set_pods_ready(self, workload: Workload, *, ready: bool) -> Workload:
-        """Write condition PodsReady; returns the Workload as it is then."""
+        """Write condition PodsReady; returns the resulting Workload."""
         changes = conditions.pods_ready_conditions(workload, ready=ready)
         listed = listed_conditions(workload, JOB_TYPES, changes)
         return await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
@@ -243,7 +243,7 @@ class WorkloadWriter:
     async def update_reclaimable_pods(
         self, workload: Workload, done: Mapping[str, int]
     ) -> Workload:
-        """Write how many pods of which PodSets are done and come no more; returns it so."""
+        """Write `status.reclaimablePods`; returns the resulting Workload."""
         body = reclaimable_body(workload, done)
         path = path_of(workload, "status")
         answer = await self._jobs.apply(path, body, FieldManager.RECLAIMABLE)
@@ -272,7 +272,7 @@ class WorkloadWriter:
         await self._jobs.create(path, msgspec.json.encode(body))
 
     async def delete(self, workload: Workload) -> Meta:
-        """Delete this very Workload; one that is gone already is fine.
+        """Delete this Workload; it may already be deleted.
 
         Returns:
             Its metadata afterwards, with a later version if a finalizer keeps it.
@@ -283,11 +283,11 @@ class WorkloadWriter:
         except NotFoundError:
             return workload.metadata
         kept = _decode_metadata(answer).metadata
-        # Without a finalizer it is gone: the answer shows its last state, or is a Status.
+        # Without a finalizer it is gone: the response is its last state, or a Status.
         return kept if kept.uid == workload.metadata.uid else workload.metadata
 
     async def release_finalizer(self, workload: Workload) -> None:
-        """Take our finalizer off; one that is gone already is fine."""
+        """Remove our finalizer; the Workload may already be deleted."""
         index = workload.metadata.finalizers.index(names.IN_USE_FINALIZER)
         ops: list[JsonPatchOp] = [{"op": "remove", "path": f"/metadata/finalizers/{index}"}]
         try:
@@ -296,7 +296,7 @@ class WorkloadWriter:
             return
 
     async def read(self, namespace: str, name: str) -> Workload | None:
-        """The Workload as stored now, None when there is none."""
+        """The Workload as stored now, None if it does not exist."""
         try:
             return decode_workload(await self._jobs.get(WORKLOADS.path(namespace, name)))
         except NotFoundError:
@@ -312,15 +312,15 @@ class WorkloadWriter:
         *,
         requeue: RequeueState | None = None,
     ) -> Workload:
-        """Apply, and remove what was left out and is still there: another manager owns it, too.
+        """Apply, and remove omitted fields that are still there: another manager owns them, too.
 
-        A crash between the two leaves what is decided on as before: both are repeated.
+        A crash between the two writes does not affect the decision: both are repeated.
         """
         merged_slices: Sequence[MergedSlice] | None = None
         types: Sequence[WorkloadCondition] = ADMISSION_TYPES
         tries = requeue
         admits = manager is FieldManager.ADMISSION
-        if not admits:  # the other manager owns conditions alone
+        if not admits:  # the other manager owns only conditions
             merged_slices, tries, types = (), NO_REQUEUE, JOB_TYPES
         body = status_body(workload, listed, admission, merged_slices=merged_slices, requeue=tries)
         path = path_of(workload, "status")
@@ -328,8 +328,8 @@ class WorkloadWriter:
         try:
             answer = decode_workload(await client.apply(path, body, manager))
         except UnprocessableError:
-            # Of a condition that another manager has applied with another status, the apply would
-            # leave nothing but the type. What is to be removed is applied again, then removed.
+            # If another manager has applied a condition with another status, the apply would leave
+            # only its type. So a condition that is to be removed is applied again, then removed.
             if not leftover_ops(workload, types, listed, admission=stays, requeue=requeue):
                 raise
             listed_types = {condition["type"] for condition in listed}

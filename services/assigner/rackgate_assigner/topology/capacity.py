@@ -1,10 +1,10 @@
 """Free capacity and usage per leaf of a tree, with cheap snapshots.
 
-- `Capacity` holds two numbers per resource and leaf: what is free, and what TAS placed. Charging a
-  pod subtracts from the first and adds to the second; pods that TAS did not place only subtract.
+- `Capacity` has two numbers per resource and leaf: free capacity, and usage placed by TAS. Charging
+  a pod subtracts from the first and adds to the second; pods that TAS did not place only subtract.
 - `Capacity.copy` is a snapshot: both sides share one block until one of them charges something.
-- `Capacity.move_to_tree` keeps the charges when nodes come and go (`update.update_tree`).
-- `CapacityCache` keeps what was derived from the free capacity, with the leaves charged since.
+- `Capacity.move_to_tree` keeps the charges when nodes are added or removed (`update.update_tree`).
+- `CapacityCache` keeps values derived from the free capacity, and the leaves charged since.
 
 Rows are stored per resource, so that one resource over all leaves is contiguous. The public
 matrices are their transposes, shape (leaves, resources).
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 # One charge of one resource on one leaf; a thousand of them still fit into int64.
 CHARGE_LIMIT: Final = 2**53
-# All charges of one leaf.
+# Limit of all charges of one leaf.
 SUM_LIMIT: Final = 2**62
-# Changes of leaves that are kept apart before the numbers are copied.
+# Changes of leaves that are collected before the numbers are copied.
 PENDING_LIMIT: Final = 32
 # Cached values of one capacity; each is a few arrays over the leaves.
 CACHE_SIZE: Final = 8
@@ -43,14 +43,14 @@ CHANGES_LIMIT: Final = 8_192
 class Capacity:
     """Free capacity and usage over the leaves of a tree.
 
-    No node offers a resource that is not among `resources`: charging it changes nothing, and a
+    If a resource is not in `resources`, no node offers it: charging it changes nothing, and a
     request for it never fits.
 
     Attributes:
         tree: the tree whose leaves these are.
         resources: names, sorted; always with `pods`.
         rows: row by resource name.
-        cache: what was derived from the free capacity; a snapshot starts without.
+        cache: values derived from the free capacity; empty in a snapshot.
     """
 
     __slots__ = ("_array", "_is_shared", "cache", "resources", "rows", "tree")
@@ -78,16 +78,16 @@ class Capacity:
 
     @property
     def free(self) -> IntMatrix:
-        """Shape (leaves, resources), read-only; negative where a leaf is over-committed."""
+        """Shape (leaves, resources), read-only; negative for over-committed leaves."""
         return _read_only_view(self.free_and_usage()[0])
 
     def free_and_usage(self) -> tuple[IntMatrix, IntMatrix]:
-        """Both shape (resources, leaves), not a copy: only to be read."""
+        """Both shape (resources, leaves), not a copy: read-only."""
         free, usage = self._array.array()
         return free, usage
 
     def free_row(self, row: int) -> IntVector:
-        """Shape (leaves,), not a copy: what is free of one resource."""
+        """Shape (leaves,), not a copy: free amount of one resource."""
         vector: IntVector = self._array.array()[0, row]
         return vector
 
@@ -135,7 +135,7 @@ class Capacity:
     def move_to_tree(self, tree: TopologyTree, leaves: Reordering | None) -> Capacity:
         """The same charges on the next tree; then call `set_leaf` for every changed leaf.
 
-        Do not use this capacity any more: the new one may write to its numbers.
+        Do not use this capacity any more: the new one may write to its arrays.
 
         Args:
             tree: updated from this one's; its resources are kept.
@@ -154,7 +154,7 @@ class Capacity:
         return clone
 
     def set_leaf(self, leaf: int, usage: Mapping[str, int], other: Mapping[str, int]) -> None:
-        """Replace what is charged to a leaf, by resource: pods that TAS placed, and other pods."""
+        """Replace the charges of a leaf, by resource: pods that TAS placed, and other pods."""
         allocatable_of_leaf = self.tree.allocatable_of_leaf(leaf)
         column = np.zeros((2, len(self.resources)), dtype=np.int64)
         for row, name in enumerate(self.resources):
@@ -196,7 +196,7 @@ def single_pod_requests(requests: Mapping[str, int]) -> dict[str, int]:
 def charge_amounts(
     requests: Mapping[str, int], count: int, limit: int = CHARGE_LIMIT
 ) -> dict[str, int]:
-    """What `count` pods take in one charge, by resource."""
+    """Usage of `count` pods in one charge, by resource."""
     return {
         name: max(-limit, min(limit, amount * count))
         for name, amount in single_pod_requests(requests).items()
@@ -211,7 +211,7 @@ def charge_assignment(
 ) -> None:
     """Charge (sign 1) or release (sign -1) all pods of a PodSet's assignment.
 
-    Domains that are not a leaf of the tree any more are ignored.
+    Domains that are no longer leaves of the tree are ignored.
 
     Args:
         capacity: changed in place.
@@ -233,7 +233,7 @@ def charge_assignment(
 def leaf_of_assigned_domain(
     tree: TopologyTree, levels: Sequence[str], values: Sequence[str]
 ) -> int | None:
-    """Leaf of this tree that holds a domain of an assignment stored with `levels`, or None."""
+    """Leaf of this tree that contains a domain of an assignment with `levels`, or None."""
     if tuple(levels) == tree.assignment_levels:
         return tree.leaf_of_values(values)
     if values and levels and levels[-1] == HOSTNAME_LABEL:
@@ -263,8 +263,8 @@ def _select_rows(tree: TopologyTree, resources: Sequence[str]) -> IntMatrix:
 class LeafArray:
     """Numbers of shape (..., leaves) over leaves that move.
 
-    To copy all numbers for one added node would take longer than everything else. So moves and
-    changed leaves are kept apart, many of them as one, until somebody reads.
+    Copying all numbers for one added node would be the slowest step of an update. So moves and
+    changed leaves are collected, and applied together at the next read.
 
     Attributes:
         has_pending: `array` returns a new block.
@@ -273,7 +273,7 @@ class LeafArray:
     __slots__ = ("_columns", "_numbers", "_reordering", "has_pending")
 
     def __init__(self, numbers: IntMatrix, order: Reordering | None = None) -> None:
-        """Start from numbers (not copied), and how their leaves moved since."""
+        """Start from numbers (not copied), and how their leaves have moved since."""
         self._numbers, self._reordering = numbers, order
         self._columns: dict[int, IntMatrix] = {}
         self.has_pending = order is not None
@@ -304,7 +304,7 @@ class LeafArray:
         return found
 
     def reorder(self, order: Reordering) -> LeafArray:
-        """The same numbers over the leaves in their new order, 0 where new. This one stays."""
+        """The same numbers over the leaves in their new order, 0 for new ones. This one stays."""
         if not self.has_pending:
             return LeafArray(self._numbers, order)
         whole = order if self._reordering is None else self._reordering.compose(order)
@@ -318,7 +318,7 @@ class LeafArray:
         return clone
 
     def with_column(self, leaf: int, column: IntMatrix) -> LeafArray:
-        """The same numbers but for one leaf. This one stays."""
+        """The same numbers, with another value for one leaf. This one stays."""
         clone = LeafArray(self._numbers, self._reordering)
         clone._columns = {**self._columns, leaf: column}
         clone.has_pending = True
@@ -326,7 +326,7 @@ class LeafArray:
 
     @property
     def is_pending_full(self) -> bool:
-        """Whether a write into the numbers is better than one more changed leaf."""
+        """Whether writing into the numbers is cheaper than one more changed leaf."""
         return len(self._columns) >= PENDING_LIMIT
 
 
@@ -339,7 +339,7 @@ class _Entry(Generic[T]):
 class CapacityCache(Generic[T]):
     """Values by key for one capacity; the least recently used are dropped.
 
-    While nothing is cached, charges are not recorded.
+    While the cache is empty, charges are not recorded.
     """
 
     __slots__ = ("_changed", "_entries")
@@ -364,9 +364,9 @@ class CapacityCache(Generic[T]):
         self._changed.clear()
 
     def pop(self, key: Hashable) -> tuple[T, IntVector] | None:
-        """Remove the value under `key`; with it the leaves charged since `put`, ascending.
+        """Remove the value under `key`; return it with the leaves charged since `put`, ascending.
 
-        The caller updates it and puts it back, so a failed update is not kept.
+        The caller updates it and puts it back, so a failed update is not cached.
         """
         entry = self._entries.pop(key, None)
         if entry is None:
@@ -375,7 +375,7 @@ class CapacityCache(Generic[T]):
         return entry.value, np.array(sorted(set(changed)), dtype=np.int64)
 
     def put(self, key: Hashable, value: T) -> None:
-        """Keep a value that is correct now."""
+        """Cache a value that is correct now."""
         self._entries.pop(key, None)
         if len(self._entries) >= CACHE_SIZE:
             del self._entries[next(iter(self._entries))]
@@ -399,8 +399,8 @@ class LevelFreeCapacity:
     Attributes:
         key: node label.
         domains: how many there are.
-        idle: of these, those without a pod that TAS placed.
-        largest_free: by resource, the most that one domain has free; cpu in millicores.
+        idle: of these, domains without a pod that TAS placed.
+        largest_free: by resource, the largest free amount of one domain; cpu in millicores.
     """
 
     key: str
@@ -423,7 +423,7 @@ class FreeCapacitySummary:
 
 
 def summarize_free_capacity(tree: TopologyTree, capacity: Capacity) -> FreeCapacitySummary:
-    """What is free in each domain; an over-committed leaf counts as 0."""
+    """Free capacity of each domain; an over-committed leaf counts as 0."""
     if not tree.leaf_count:
         return FreeCapacitySummary(
             tuple(LevelFreeCapacity(key, 0, 0, {}) for key in tree.levels),

@@ -1,4 +1,4 @@
-"""What the placement engine takes and returns, as plain data; and its array types."""
+"""Input and output of the placement engine, as plain data; and its array types."""
 
 from __future__ import annotations
 
@@ -89,10 +89,9 @@ class PodSetRequest:
 class NoFit:
     """PodSets do not fit.
 
-    Attributes:
-        podset: the first PodSet that does not fit.
-        message: why, in Kueue's words; fixed byte for byte by the conformance data.
-        members: every PodSet that the message is about (all of a podset group).
+    podset: the first PodSet that does not fit.
+    message: why, as Kueue's message; fixed byte for byte by the conformance data.
+    members: every PodSet that the message is about (all of a podset group).
     """
 
     podset: str

@@ -1,15 +1,15 @@
-"""Nodes, their labels and their names by number, shared by trees that follow one another.
+"""Nodes, their labels and their names by number, shared by successive trees.
 
-A node has a number for good (`NodeRegistry`), and a tree is a sequence of such numbers. So when
-nodes come and go, only numbers move:
+A node has a permanent number (`NodeRegistry`), and a tree is a sequence of such numbers. So if
+nodes are added or removed, only numbers move:
 
 - `Column`: one label of all nodes as codes; a rule is evaluated once per distinct value,
 - `LeafIndex`: leaf by node name or hostname,
 - `Overlay`: texts by name, for trees that differ in a few of them,
 - `Memo`: results that depend on one tree and a key.
 
-Invariant: what is shared is only ever added to. Complexity: an update costs O(changed nodes), and
-one copy of the numbers when many of them changed or are read.
+Invariant: shared data only grows. Complexity: an update costs O(changed nodes), and
+one copy of the numbers if many of them changed or are read.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from rackgate_assigner.topology.reordering import Reordering
 
 T = TypeVar("T")
 
-# Templates and label keys come from users: results that are kept for them are limited.
+# Templates and label keys come from users, so the number of cached results is limited.
 MEMO_LIMIT: Final = 64
-# Nodes and names that are gone are kept up to this number, beyond a share of the others.
+# Removed nodes and names are kept up to this number, or this share of the others.
 STALE_LIMIT: Final = 1024
 STALE_SHARE: Final = 4
-# When so many leaves or names changed, or names were looked up, all leaves are numbered anew.
+# After so many changed leaves or names, or lookups of names, all leaves are numbered again.
 MOVES_LIMIT: Final = 32
 LOOKUP_LIMIT: Final = 64
 
@@ -98,7 +98,7 @@ class EncodedValues:
         return self._block[: self._count]
 
     def extend(self, items: Iterable[Hashable]) -> None:
-        """Add members at the end."""
+        """Append members."""
         index = self._index
         more = [index.setdefault(item, len(index)) for item in items]
         self.values.extend(islice(index, len(self.values), None))
@@ -120,7 +120,7 @@ class Memo:
         self._results: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """The result kept under `key`, made on first use."""
+        """The result under `key`, computed on first use."""
         try:
             result: T = self._results[key]
         except KeyError:
@@ -130,11 +130,11 @@ class Memo:
         return result
 
     def put(self, key: Hashable, result: object) -> None:
-        """Keep a result."""
+        """Store a result."""
         self._results[key] = result
 
     def items(self) -> ItemsView[Hashable, Any]:
-        """Everything that is kept, by key."""
+        """All results, by key."""
         return self._results.items()
 
 
@@ -143,7 +143,7 @@ class Overlay:
 
     __slots__ = ("_base", "_patch")
 
-    # Differences that are kept apart before they are merged.
+    # Differences that are collected before they are merged.
     LIMIT = 256
 
     def __init__(
@@ -204,9 +204,9 @@ class NodeSelection(Sequence[T]):
 
 
 class NodeRegistry:
-    """Nodes as they are or were, by number.
+    """Current and former nodes, by number.
 
-    Attributes:
+    levels: node label keys, coarsest first; every node has all of them.
         levels: node label keys, coarsest first; every node has them all.
         nodes: by number.
         paths: values of the levels, by number.
@@ -227,7 +227,7 @@ class NodeRegistry:
         return tuple(map(node.labels.__getitem__, self.levels))
 
     def add(self, node: NodeInfo) -> int:
-        """The number of a node; one that comes back unchanged has the number it had."""
+        """The number of a node; one that returns unchanged gets its former number."""
         number = self._latest.get(node.name)
         if number is None or self.nodes[number] != node:
             number = self._latest[node.name] = len(self.nodes)
@@ -242,7 +242,7 @@ class NodeRegistry:
     def column(
         self, key: Hashable, value_of: Callable[[NodeInfo], Hashable], numbers: IntVector
     ) -> Column:
-        """One property of the nodes of these numbers, kept under `key`; computed once for each."""
+        """One property of the nodes of these numbers, stored under `key`; computed once."""
         coded = self._columns.get(key, EncodedValues)
         coded.extend(map(value_of, self.nodes[len(coded) :]))
         return Column(coded.codes.take(numbers), coded.values)
@@ -262,9 +262,9 @@ class NodeRegistry:
 class LeafIndex:
     """Leaf by name, for one version of a tree.
 
-    A dict of every node's leaf would have to be rebuilt whenever one node comes or goes, because
-    all leaves behind it move. Here each name has a number for good, and a version has only an
-    array by that number and how its leaves moved since.
+    A dict of every node's leaf would have to be rebuilt whenever one node is added or removed,
+    because all leaves after it move. Here each name has a permanent number, and a version has only
+    an array by that number and how its leaves have moved since.
     """
 
     __slots__ = ("_leaves", "_lookups", "_numbers", "_patch", "_reordering")
@@ -282,7 +282,7 @@ class LeafIndex:
 
     @classmethod
     def of(cls, names: Iterable[str | None], leaves: IntVector) -> LeafIndex:
-        """Number the names of all nodes (None: no name); of nodes with one name the last counts.
+        """Number the names of all nodes (None: no name); for a shared name the last node counts.
 
         `leaves` has shape (nodes,): the leaf of each node.
         """
@@ -304,15 +304,15 @@ class LeafIndex:
         return len(self._numbers)
 
     def needs_compaction(self, nodes: int) -> bool:
-        """Whether most names are of nodes that are gone."""
+        """Whether most names are of removed nodes."""
         return len(self._numbers) > 2 * nodes + STALE_LIMIT
 
     def with_changes(self, order: Reordering | None, leaves: Mapping[str, int | None]) -> LeafIndex:
         """The index of the next version.
 
         Args:
-            order: of the leaves; None: all stay where they are.
-            leaves: new leaf by name, where another node has the name now, or the node is on
+            order: of the leaves; None: all keep their positions.
+            leaves: new leaf by name, if another node has the name now, or the node is on
                 another leaf; None: no node has it.
         """
         for name in leaves:
@@ -349,7 +349,7 @@ class LeafIndex:
         )
 
     def _apply_pending(self) -> None:
-        """Number the leaves anew; no lookup changes."""
+        """Number the leaves again; no lookup changes."""
         if self._reordering is None and not self._patch:
             return
         found = (

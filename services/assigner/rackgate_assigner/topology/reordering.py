@@ -13,21 +13,21 @@ T = TypeVar("T")
 
 # With more blocks than this one gather is faster than copying them one by one.
 MANY_BLOCKS = 256
-# With more steps than this, a table of all places is faster than one pass for each step.
+# With more steps than this, a table of all positions is faster than one pass for each step.
 FEW_STEPS = 3
 
 
 class Reordering:
-    """Old and new places of the members.
+    """Old and new positions of the members.
 
     Complexity: `reorder_array`, `reorder_items` and `map_indices` are O(members), everything else
     is O(removed + inserted).
 
     Attributes:
         count: members before.
-        removed: old places, ascending.
-        insertions: old places before which a new member stands, ascending.
-        inserted: new places of the new members, ascending; one for each of `insertions`.
+        removed: old positions, ascending.
+        insertions: old positions before which a new member is inserted, ascending.
+        inserted: new positions of the new members, ascending; one for each of `insertions`.
     """
 
     __slots__ = ("_blocks", "_length", "count", "inserted", "insertions", "removed")
@@ -35,10 +35,10 @@ class Reordering:
     def __init__(self, count: int, removed: Sequence[int], insertions: Sequence[int]) -> None:
         self.count, self.removed, self.insertions = count, removed, insertions
         self.inserted: list[int] = []
-        # Members that stay together: new place, how many, old place.
+        # Members that stay together: new position, number, old position.
         self._blocks: list[tuple[int, int, int]] = []
         old = new = 0
-        # A new member stands before the old place, whether or not that one is removed.
+        # A new member is before the old position, whether or not that member is removed.
         events = sorted(
             [*((place, True) for place in removed), *((place, False) for place in insertions)]
         )
@@ -59,7 +59,7 @@ class Reordering:
         return self._length
 
     def new_index(self, old: int) -> int | None:
-        """New place of a member, or None when it is removed."""
+        """New position of a member, or None if it is removed."""
         index = bisect_right(self._blocks, old, key=lambda block: block[2]) - 1
         if index < 0:
             return None
@@ -67,7 +67,7 @@ class Reordering:
         return new + old - start if old < start + length else None
 
     def old_index(self, new: int) -> int | None:
-        """Old place of a member, or None when it is new."""
+        """Old position of a member, or None if it is new."""
         index = bisect_right(self._blocks, new, key=lambda block: block[0]) - 1
         if index < 0:
             return None
@@ -90,7 +90,7 @@ class Reordering:
         return Reordering(self.count, sorted(removed), sorted([*insertions.values(), *more]))
 
     def _old_index_before(self, new: int) -> int:
-        """The old place before which a member inserted before this new place stands."""
+        """The old position before which a member at this new position was inserted."""
         if new == len(self):
             return self.count
         old = self.old_index(new)
@@ -109,7 +109,7 @@ class Reordering:
         return found
 
     def reorder_array(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """A copy of an array with its last axis in the new order; 0 where new.
+        """A copy of an array with its last axis in the new order; 0 for new members.
 
         Args:
             numbers: shape (..., members before).
@@ -126,12 +126,12 @@ class Reordering:
         return found
 
     def map_indices(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Old places as new ones; -1 stays, and removed places become anything."""
+        """Old positions as new ones; -1 stays, and removed positions become undefined."""
         if len(self.removed) + len(self.insertions) > FEW_STEPS:
             table = np.full(self.count + 1, -1, dtype=np.int64)
             for new, length, old in self._blocks:
                 table[old : old + length] = np.arange(new, new + length)
-            moved: npt.NDArray[np.int64] = table.take(places)  # the last one stands for -1
+            moved: npt.NDArray[np.int64] = table.take(places)  # the last one is for -1
             return moved
         found = places.copy()
         for place in self.insertions:

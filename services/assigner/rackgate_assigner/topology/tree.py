@@ -1,13 +1,13 @@
-"""The topology tree of one flavor: its domains, and the nodes they consist of.
+"""The topology tree of one flavor: its domains, and their nodes.
 
-1. `select_nodes` drops nodes that are not ready, cordoned, or lack labels.
+1. `select_nodes` excludes nodes that are not ready, cordoned, or lack labels.
 2. `TopologyTree.build` sorts the others by path, the values of the level labels.
 3. `build_structure` splits the sorted paths into domains, level by level.
 
 Invariants: every domain of every level is one contiguous range of leaves; its id is its rank in
-path order. A tree never changes: when nodes do, `update.update_tree` makes the next one, which
+path order. A tree never changes: if nodes change, `update.update_tree` creates the next one, which
 shares everything that stays the same. Free capacity and usage are in `capacity`.
-Complexity: O(nodes x log nodes) to build, once; arrays that follow are derived when they are read.
+Complexity: O(nodes x log nodes) to build, once; derived arrays are computed when they are read.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from rackgate_assigner.topology.nodes import (
 )
 
 PODS: Final = "pods"
-# One amount of one node, so that sums over 2^17 nodes stay below 2^62.
+# Limit of one amount of one node, so that sums over 2^17 nodes stay below 2^62.
 AMOUNT_LIMIT: Final = 2**45
 
 
 def reason_to_skip(
     node: NodeInfo, node_labels: Mapping[str, str], levels: Sequence[str]
 ) -> str | None:
-    """Why a node does not count for a flavor of these labels and levels, or None when it does."""
+    """Why a node does not count for a flavor of these labels and levels, or None if it does."""
     if not node.ready:
         return "not ready"
     if node.unschedulable:
@@ -50,7 +50,7 @@ def reason_to_skip(
     for key, value in node_labels.items():
         if node.labels.get(key) != value:
             found = f'is "{node.labels[key]}"' if key in node.labels else "is missing"
-            return f'label "{key}" {found}, the flavor asks for "{value}"'
+            return f'label "{key}" {found}, the flavor requires "{value}"'
     for key in levels:
         if key not in node.labels:
             return f'level label "{key}" is missing'
@@ -65,10 +65,10 @@ def takes_part(node: NodeInfo, node_labels: Mapping[str, str], levels: Sequence[
 def select_nodes(
     nodes: Iterable[NodeInfo], node_labels: Mapping[str, str], levels: Sequence[str]
 ) -> tuple[list[NodeInfo], dict[str, str]]:
-    """Separate nodes that count from those that do not; the reason by name of each of these.
+    """Separate nodes that count from those that do not, with the reason by name.
 
-    Where the hostname is the lowest level, a second node with the same hostname does not count: a
-    pod with that node selector could land on either, so its usage could not be assigned.
+    If the hostname is the lowest level, a second node with the same hostname does not count: a
+    pod with that node selector could run on either, so its usage could not be attributed.
     """
     skipped: dict[str, str] = {}
     included: list[NodeInfo] = []
@@ -133,7 +133,7 @@ _shared_range: IntVector = np.arange(0, dtype=np.int64)
 
 
 def first_different_level(path: Domain, before: Domain) -> int:
-    """The first level at which two paths of one length differ; that length when they are equal."""
+    """The first level at which two paths of one length differ; that length if they are equal."""
     return next((i for i, value in enumerate(before) if value != path[i]), len(path))
 
 
@@ -153,7 +153,7 @@ def build_structure(paths: Sequence[Domain], depth: int) -> Structure:
 
 
 def find_path(paths: Sequence[Domain], path: Domain) -> int | None:
-    """Where a path stands in a sorted list, or None."""
+    """The position of a path in a sorted list, or None."""
     at = bisect_left(paths, path)
     return at if at < len(paths) and paths[at] == path else None
 
@@ -174,7 +174,7 @@ class TopologyTree:
         leaf_ranges: per level, offsets (domains + 1) into the leaves.
         node_name_index: leaf by Node name; read it through `leaf_of_node`.
         hostname_index: leaf by hostname label; read it through `leaf_of_host`. The same object as
-            `node_name_index` where every hostname is the node's name.
+            `node_name_index` if every hostname is the node's name.
         resource_node_counts: by resource, how many nodes offer it.
         resources: every resource that some node offers, and always `pods`; sorted.
         memo: results that depend on names, labels and taints of the nodes, never on amounts.
@@ -229,15 +229,15 @@ class TopologyTree:
         return self.registry.path_of(node)
 
     def leaf_of_node(self, name: str) -> int | None:
-        """Leaf that holds the node of this object name, or None when it does not count."""
+        """Leaf that contains the node of this object name, or None if it does not count."""
         return self.node_name_index.get(name)
 
     def leaf_of_host(self, host: str) -> int | None:
-        """Leaf that holds the node whose hostname label is `host`, whatever the lowest level."""
+        """Leaf that contains the node whose hostname label is `host`, whatever the lowest level."""
         return self.hostname_index.get(host)
 
     def leaf_of_values(self, values: Sequence[str]) -> int | None:
-        """Leaf that an assignment's `values` name: by host alone, or by the whole path."""
+        """Leaf of an assignment's `values`: by host alone, or by the whole path."""
         if self.lowest_is_hostname:
             return self.hostname_index.get(values[-1]) if values else None
         return find_path(self.paths[-1], tuple(values))
@@ -263,7 +263,7 @@ class TopologyTree:
         return self.skip_reasons.to_dict()
 
     def domain_of_leaf(self, leaf: int, level: int) -> int:
-        """Id of the domain of `level` that holds a leaf."""
+        """Id of the domain of `level` that contains a leaf."""
         return int(np.searchsorted(self.leaf_ranges[level], leaf, side="right")) - 1
 
     def column(self, key: str) -> Column:
@@ -329,7 +329,7 @@ class TopologyTree:
 
 
 def align_resource_rows(rows: IntMatrix, names: Sequence[str], wanted: Sequence[str]) -> IntMatrix:
-    """A copy of rows, shape (..., names, leaves), as (..., wanted, leaves); zeros where new."""
+    """A copy of rows, shape (..., names, leaves), as (..., wanted, leaves); zeros if new."""
     found = np.zeros((*rows.shape[:-2], len(wanted), rows.shape[-1]), dtype=np.int64)
     row_of = {name: row for row, name in enumerate(names)}
     for row, name in enumerate(wanted):
@@ -339,7 +339,7 @@ def align_resource_rows(rows: IntMatrix, names: Sequence[str], wanted: Sequence[
 
 
 def clamp_amount(amount: int) -> int:
-    """An amount of one node, within what can be summed."""
+    """An amount of one node, limited so that sums do not overflow."""
     return max(-AMOUNT_LIMIT, min(AMOUNT_LIMIT, amount))
 
 

@@ -1,14 +1,14 @@
-"""The next tree after some nodes were added, removed or changed, without building it anew.
+"""Create the next tree after some nodes were added, removed or changed, without a rebuild.
 
 1. `_classify_changes` sorts the new states of nodes: removed, added, changed in place.
-2. Nodes that stay in place get new numbers (`_update_in_place`). Otherwise all that stand behind
+2. Nodes that stay in place get new numbers (`_update_in_place`). Otherwise all nodes after
    an added or removed node shift, in whole blocks (`_update_with_reordering`).
-3. `_update_structure` counts the members of each domain anew, level by level from the leaves up: a
+3. `_update_structure` counts the members of each domain again, level by level from the leaves up: a
    domain without members is removed.
-4. The indexes by name note how the leaves moved.
+4. The indexes by name record how the leaves moved.
 
-Invariant: the result equals the tree that `TopologyTree.build` makes of the same nodes, and the
-old tree stays as it was.
+Invariant: the result equals the tree that `TopologyTree.build` creates from the same nodes, and the
+old tree does not change.
 Complexity: O(changed nodes x log nodes), and a few block copies of O(nodes).
 """
 
@@ -37,13 +37,13 @@ from rackgate_assigner.topology.tree import (
     node_name,
 )
 
-# A node that counts, or why it does not, or None for one that is removed.
+# A node that counts, or why it does not, or None if it is removed.
 NodeState: TypeAlias = NodeInfo | str | None
 
 
 @dataclass(frozen=True, slots=True)
 class TreeUpdate:
-    """A tree, and how it differs from the one before.
+    """A tree, and how it differs from its predecessor.
 
     Attributes:
         leaves: their order; None: the same leaves as before.
@@ -57,7 +57,7 @@ class TreeUpdate:
 
 @dataclass(slots=True)
 class _Changes:
-    """Nodes by what happens to them, with old positions.
+    """Changed nodes by kind of change, with old positions.
 
     Attributes:
         states: as given to `update_tree`.
@@ -82,9 +82,9 @@ def update_tree(tree: TopologyTree, states: Mapping[str, NodeState]) -> TreeUpda
     """Apply new states of some nodes.
 
     Args:
-        tree: stays as it is.
+        tree: does not change.
         states: by Node name; the other nodes stay the same. With a node, all nodes that have or
-            had its hostname must be given. Where the hostname is the lowest level, hostnames are
+            had its hostname must be given. If the hostname is the lowest level, hostnames are
             unique among the nodes that count.
     """
     changes = _classify_changes(tree, states)
@@ -206,7 +206,7 @@ def _update_with_reordering(
 
 
 def _insertion_index(tree: TopologyTree, node: NodeInfo) -> int:
-    """The old position before which a new node goes."""
+    """The old position before which a new node is inserted."""
     leaf = bisect_left(tree.paths[-1], tree.path_of(node))
     if leaf == tree.leaf_count:
         return len(tree.nodes)
@@ -232,10 +232,10 @@ def _update_structure(
     """The domains after an update, and the order of the leaves (None: as before).
 
     Args:
-        before: stays as it is.
+        before: does not change.
         removed: path of each removed node.
         added: path of each added node.
-        leaves: where every leaf is one node: the order of the nodes, and their paths now.
+        leaves: if every leaf is one node: the order of the nodes, and their paths now.
     """
     lowest = len(before.paths) - 1
     order: Reordering | None
@@ -277,7 +277,7 @@ def _update_level(
     Args:
         paths: of the domains before.
         offsets: first member of each domain, and how many there are.
-        more: members that each domain has more now.
+        more: number of members that each domain has more now.
 
     Returns:
         The paths and offsets now, the order of the domains (None: as before), and the domains
@@ -341,7 +341,7 @@ def _update_indexes(
         host = hostname(state) if isinstance(state, NodeInfo) else None
         if isinstance(state, NodeInfo) and host in hosts:
             leaf = find_path(next_tree.paths[-1], tree.path_of(state))
-            # Of nodes with one hostname the last one counts.
+            # For nodes with one hostname the last one counts.
             hosts[host] = max((one for one in (hosts[host], leaf) if one is not None), default=None)
     next_tree.hostname_index = tree.hostname_index.with_changes(order, hosts)
     if next_tree.hostname_index.needs_compaction(len(next_tree.nodes)):
@@ -351,7 +351,7 @@ def _update_indexes(
 
 
 def _compact_registry(next_tree: TopologyTree) -> None:
-    """Drop nodes that this tree does not have; older trees keep the registry they have."""
+    """Remove nodes that this tree does not have; older trees keep their registry."""
     registry, numbers = (
         next_tree.registry.compact(next_tree.node_numbers),
         index_range(len(next_tree.nodes)),

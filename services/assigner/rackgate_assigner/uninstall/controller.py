@@ -1,11 +1,12 @@
-"""The end of an installation: it is deleted, or `rackgate uninstall` runs.
+"""The cleanup of an installation: it is deleted, or `rackgate uninstall` runs.
 
-Templates of suspended jobs are restored to their users'. Then our finalizer is removed from
+Templates of suspended jobs are restored to their users' form. Then our finalizer is removed from
 Workloads, ClusterQueues, flavors and Topologies. The Workloads themselves stay, with their owners
-and admissions: they are deleted with their jobs, and a later installation finds in them what runs.
+and admissions: they are deleted with their jobs, and a later installation reads from them what
+runs.
 
-Everything is read again before it is written, nothing is remembered, and every write takes
-something away: this may end after any line and be run again, also by several processes at once.
+Every object is read again before it is written, no state is kept, and every write only
+removes: the cleanup may stop after any line and be run again, also by several processes at once.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from rackgate_assigner.watches import CHILD_JOBS, MANAGED_JOBS, decode_workload,
 
 T = TypeVar("T")
 
-# How long jobs that stop are waited for: half of the time that a deleted installation has.
+# Wait time for jobs that are stopping: half of the time that a deleted installation has.
 STOP_TIMEOUT_S: Final = 25.0
 FINALIZED_RESOURCES: Final = (WORKLOADS, CLUSTER_QUEUES, FLAVORS, TOPOLOGIES)
 _POLL_S: Final = 0.3
@@ -73,16 +74,16 @@ _decode_metadata = msgspec.json.Decoder(_MetadataOnly).decode
 
 @dataclass
 class UninstallReport:
-    """What became of everything.
+    """The result of the cleanup.
 
     Attributes:
         restored: suspended jobs whose templates were restored.
-        running: jobs that run on, each `Kind namespace/name`.
-        gated: those of them whose later pods will carry a gate that nobody removes.
+        running: jobs that keep running, each `Kind namespace/name`.
+        gated: those of them whose later pods will have a gate that no one removes.
         stopping: jobs whose pods were not gone in time; their templates are not restored.
-        failed: jobs whose templates, and objects whose finalizers the API server did not let us
-            write, with its words.
-        released: objects that a finalizer of ours was taken off, by kind.
+        failed: jobs and objects whose write the API server rejected, with its message:
+            templates of jobs, and finalizers.
+        released: objects whose finalizer was removed, by kind.
     """
 
     restored: set[str] = field(default_factory=set)
@@ -94,7 +95,7 @@ class UninstallReport:
 
 
 def log_report(report: UninstallReport) -> None:
-    """Log what became of everything: names as far as a line holds them, counts always."""
+    """Log the result: as many names as fit in a line, and all counts."""
     log.warning(
         "uninstall_finished",
         released=dict(report.released),
@@ -108,7 +109,7 @@ def log_report(report: UninstallReport) -> None:
 
 @dataclass(frozen=True)
 class _ClusterState:
-    """What is stored, as far as jobs go."""
+    """The stored objects that concern jobs."""
 
     jobs: list[JobLike]
     workloads: dict[tuple[str, str], Workload]
@@ -123,16 +124,16 @@ async def uninstall_all(
     jobs: RunningJobsPolicy = RunningJobsPolicy.LEAVE,
     stop_timeout_s: float = STOP_TIMEOUT_S,
 ) -> UninstallReport:
-    """Restore and release everything but gated pods.
+    """Restore and release everything except gated pods.
 
     Args:
         client: with the rights of the assigner, or more.
         system_namespace: of the installation; nothing is managed there.
-        jobs: what becomes of jobs that run.
-        stop_timeout_s: how long jobs that stop are waited for.
+        jobs: what to do with jobs that run.
+        stop_timeout_s: wait time for jobs that are stopping.
 
     Raises:
-        KubeError: the API server does not let us read, or take finalizers off.
+        KubeError: the API server rejects reads, or the removal of finalizers.
     """
     report = UninstallReport()
     await _restore_jobs(
@@ -188,7 +189,7 @@ def _label(job: JobLike) -> str:
 def _plan(
     job: JobLike, found: _ClusterState, unmanaged: frozenset[str], jobs: RunningJobsPolicy
 ) -> RestoreAction | None:
-    """What is next for a job; None for one that is not managed."""
+    """The next action for a job; None for one that is not managed."""
     workload = found.workloads.get((job.metadata.uid, workload_name_of(job)))
     if not is_eligible(job, unmanaged) or (workload is None and is_child_of_job(job.metadata)):
         return None
@@ -229,7 +230,7 @@ async def _list(
     decode: Callable[[bytes | msgspec.Raw], T],
     params: Mapping[str, str] | None = None,
 ) -> list[T]:
-    """All objects of a kind; none where it is not served. One that cannot be read is left out."""
+    """All objects of a kind; none if it is not served. Unreadable objects are omitted."""
     found: list[T] = []
     try:
         async for page in client.list_pages(resource.path(), params):
@@ -249,7 +250,7 @@ async def _write(
     report: UninstallReport,
     failures: Failures,
 ) -> None:
-    """Write what is next for each job."""
+    """Execute the next write of each job."""
 
     async def one(item: tuple[str, tuple[JobLike, RestoreAction]]) -> None:
         label, (job, plan) = item
@@ -278,7 +279,7 @@ async def remove_finalizers(client: Client, resource: Resource, report: Uninstal
     """Remove our finalizer from every object of a kind that we can write.
 
     Raises:
-        KubeError: it is not allowed, or the API server does not answer.
+        KubeError: it is not allowed, or the API server does not respond.
     """
     failures = Failures()
 
@@ -286,7 +287,7 @@ async def remove_finalizers(client: Client, resource: Resource, report: Uninstal
         try:
             await _remove_finalizer(client, resource, meta, report)
         except (NotFoundError, ConflictError):
-            return  # gone, or somebody else wrote: it is read again
+            return  # deleted, or changed by another client: it is read again
         except KubeError as error:
             failures.add(meta.uid, error)
 
@@ -305,7 +306,7 @@ async def remove_finalizers(client: Client, resource: Resource, report: Uninstal
         if failures.count > before:
             await asyncio.sleep(_POLL_S)
     raise KubeError(
-        "PATCH", resource.path(), message="finalizers of ours come back again and again"
+        "PATCH", resource.path(), message="finalizers of Rackgate are added again and again"
     )
 
 

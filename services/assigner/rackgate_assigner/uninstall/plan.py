@@ -1,7 +1,7 @@
-"""What an uninstall does about one job. Pure.
+"""What an uninstall does with one job. Pure.
 
-The templates of a suspended job are restored, and it stays suspended. A job that runs is left
-running, or suspended and restored, as the operator chooses: a Job's template cannot be written
+The templates of a suspended job are restored, and it stays suspended. A running job keeps
+running, or is suspended and restored, as the operator chooses: a Job's template cannot be written
 while it runs.
 """
 
@@ -20,7 +20,7 @@ from rackgate_assigner.jobs.state import JobState
 
 
 class RunningJobsPolicy(StrEnum):
-    """What becomes of jobs that run."""
+    """What to do with jobs that run."""
 
     LEAVE = "leave"
     SUSPEND = "suspend"
@@ -28,15 +28,15 @@ class RunningJobsPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NothingLeft:
-    """Nothing of ours is left in it."""
+    """It has no fields of Rackgate."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveRunning:
-    """It runs on.
+    """It keeps running.
 
     Attributes:
-        gated: pods created for it from now on carry a gate that nobody removes.
+        gated: pods created for it from now on have a gate that no one removes.
     """
 
     gated: bool
@@ -70,7 +70,7 @@ def plan_restore(job: JobLike, job_state: JobState, jobs: RunningJobsPolicy) -> 
     Args:
         job: as stored.
         job_state: of the job and its Workload.
-        jobs: what becomes of jobs that run.
+        jobs: what to do with jobs that run.
     """
     if job_state.finished is not None or job.metadata.deletion_timestamp is not None:
         return NothingLeft()
@@ -87,10 +87,10 @@ def plan_restore(job: JobLike, job_state: JobState, jobs: RunningJobsPolicy) -> 
 
 
 def is_untouched(job: JobLike, job_state: JobState, *, queued: bool) -> bool:
-    """Whether a job runs and has nothing of ours: no Workload, no label, no gate.
+    """Whether a job runs and has no fields of Rackgate: no Workload, no label, no gate.
 
     It is not managed: its namespace is not selected (`managedJobsNamespaceSelector`, a setting that
-    whoever uninstalls cannot read), or it was there before the installation acted.
+    the uninstall command cannot read), or it existed before the installation acted.
 
     Args:
         job: as stored.

@@ -64,7 +64,7 @@ class Change:
 
 
 def truncate(message: str, limit: int = MAX_MESSAGE) -> str:
-    """The message, cut to `limit` characters with an ellipsis at the end."""
+    """The message, truncated to `limit` characters with an ellipsis at the end."""
     return message if len(message) <= limit else f"{message[: limit - 3]}..."
 
 
@@ -85,7 +85,7 @@ def condition_list(
         changes: desired states; each type at most once, each in `owned`.
         now: RFC 3339 time for transitions.
         generation: `metadata.generation` of the object that was decided on.
-        drop: types to leave out, which deletes them.
+        drop: types to omit, which deletes them.
 
     Returns:
         Conditions as written on the wire. `lastTransitionTime` moves only when a status changes.
@@ -105,7 +105,7 @@ def condition_list(
 
 
 def differs(current: Iterable[Condition], changes: Iterable[Change]) -> bool:
-    """Whether any change says something else than the conditions do now."""
+    """Whether any change differs from the current conditions."""
     present = {c.type: c for c in current}
     return any(not _is_same(present.get(change.type), change) for change in changes)
 
@@ -150,7 +150,7 @@ def pending_conditions(workload: Workload, reason: str, message: str) -> list[Ch
 def evicted_conditions(
     workload: Workload, reason: str, message: str, cause: str = ""
 ) -> list[Change]:
-    """Conditions that announce an eviction; quota is still held until the job has stopped.
+    """Conditions that announce an eviction; quota is kept until the job has stopped.
 
     Args:
         workload: as decided on.
@@ -168,7 +168,7 @@ def evicted_conditions(
 
 
 def deactivated_conditions(reason: str, message: str) -> list[Change]:
-    """Conditions of a Workload whose request can never be met as it stands."""
+    """Conditions of a Workload whose request can never be satisfied."""
     text = truncate(message)
     cause = reason.removeprefix("DeactivatedDueTo")
     eviction = f"{EvictionReason.DEACTIVATED}DueTo{cause}"
@@ -181,7 +181,7 @@ def deactivated_conditions(reason: str, message: str) -> list[Change]:
 
 
 def released_conditions(workload: Workload) -> list[Change]:
-    """Conditions of an evicted Workload whose job has stopped: it holds nothing any more."""
+    """Conditions of an evicted Workload whose job has stopped: its quota is released."""
     eviction = workload.condition(WorkloadCondition.EVICTED)
     message = eviction.message if eviction is not None else "the quota reservation was released"
     reason: str = PendingReason.PENDING_EVALUATION
@@ -217,7 +217,7 @@ def finished_conditions(workload: Workload, reason: FinishedReason, message: str
     """Conditions of a finished Workload; one that succeeded does not wait for pods."""
     changes = [Change(WorkloadCondition.FINISHED, TRUE, reason, truncate(message))]
     if reason == FinishedReason.SUCCEEDED and not workload.is_true(WorkloadCondition.PODS_READY):
-        # Not all pods need have been ready: a JobSet may succeed by one of its Jobs.
+        # Not all pods need have been ready: a JobSet may succeed with one of its Jobs.
         (ready,) = pods_ready_conditions(workload, ready=True)
         changes.append(replace(ready, message="the job has succeeded"))
     return changes
@@ -235,7 +235,7 @@ def outdated_when_finished(workload: Workload, reason: FinishedReason) -> tuple[
 
 
 def pods_ready_conditions(workload: Workload, *, ready: bool) -> list[Change]:
-    """The condition PodsReady for what the job's status shows, given what was known before."""
+    """The condition PodsReady for the job's status, depending on the previous one."""
     type_ = WorkloadCondition.PODS_READY
     before = workload.condition(type_)
     lost = before is not None and (before.status == TRUE or before.reason == WAIT_FOR_RECOVERY)

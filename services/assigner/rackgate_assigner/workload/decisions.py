@@ -67,7 +67,7 @@ class Requeue:
     Fields that are not written are ignored in comparisons.
 
     Attributes:
-        rejected_flavors: flavors that had the quota and no place, in the order they were tried.
+        rejected_flavors: flavors that had the quota and no fitting domain, in the order tried.
         error: traceback of an internal error, else "".
     """
 
@@ -80,7 +80,7 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class Deactivate:
-    """Set spec.active to false: the request can never be met as it stands."""
+    """Set spec.active to false: the request can never be satisfied."""
 
     workload: str
     reason: str
@@ -121,7 +121,7 @@ Decision: TypeAlias = Admit | Requeue | Deactivate | Evict | Preempt
 class ReplaceNode:
     """Replace unhealthy nodes in the assignment and remove their names, in one status write.
 
-    Attributes:
+    assignment: the current one, with some topology assignments replaced.
         assignment: as held, but for some of its topology assignments.
         replaced: names to remove from `status.unhealthyNodes`.
     """
@@ -142,7 +142,7 @@ class ClearUnhealthyNodes:
 
 @dataclass(frozen=True, slots=True)
 class ReplacementFailed:
-    """No replacement was found; the Workload keeps running and is tried again."""
+    """No replacement was found; the Workload keeps running and is retried."""
 
     workload: str
     message: str

@@ -21,7 +21,7 @@ from rackgate_assigner.workload.podsets import PodSetResources, podset_resources
 
 REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 HOST_LEVELS: Final = (names.HOSTNAME_LABEL,)
-# Evictions that keep a Workload's place by the time of the eviction instead of its creation.
+# Evictions that order a Workload by the time of the eviction instead of its creation.
 _EVICTIONS_THAT_REQUEUE_AT_THE_BACK: Final = frozenset(
     {
         names.EvictionReason.PODS_READY_TIMEOUT,
@@ -30,7 +30,7 @@ _EVICTIONS_THAT_REQUEUE_AT_THE_BACK: Final = frozenset(
     }
 )
 
-# A pod that replaces another may run beside it for so many seconds; twice the default grace period.
+# Seconds for which a replacement pod may overlap the old one; twice the default grace period.
 LONG_GRACE_PERIOD_S: Final = 60
 
 PodShape: TypeAlias = tuple[tuple[str, int], ...]
@@ -43,33 +43,33 @@ class WorkloadInfo:
     Attributes:
         key: `namespace/name`.
         generation: of the spec; the PodSets of one generation never change.
-        queue: `namespace/name` of the LocalQueue, or "" when none is named.
-        priority: `spec.priority`, None when absent.
-        priority_class: name of the WorkloadPriorityClass, used while `priority` is absent.
+        queue: `namespace/name` of the LocalQueue, or "" if none is named.
+        priority: `spec.priority`, None if absent.
+        priority_class: name of the WorkloadPriorityClass, used if `priority` is absent.
         queue_timestamp: RFC 3339 time that orders equal priorities: creation, or an eviction that
             renews it.
-        deleting: being deleted; what it holds stays charged until the object is gone.
+        deleting: being deleted; its usage stays charged until the object is gone.
         evicted: condition Evicted is True.
-        reserved: quota and topology held, decoded from `status.admission`; None while pending.
-        shape: equal for Workloads that get the same answer from the same queue and state.
-        pending_reason: reason of QuotaReserved=False as last written, "" when there is none.
-        admission_error: why `status.admission` cannot be read; such a Workload holds nothing and
+        reserved: reserved quota and topology, decoded from `status.admission`; None while pending.
+        shape: equal for Workloads that get the same decision from the same queue and state.
+        pending_reason: reason of QuotaReserved=False as last written, "" if there is none.
+        admission_error: why `status.admission` cannot be read; such a Workload has no usage and
             is not admitted.
-        unhealthy: names in `status.unhealthyNodes`: hosts that await replacement.
+        unhealthy: names in `status.unhealthyNodes`: hosts to be replaced.
         owned_by_pod: its controller is one plain pod, which cannot move.
         size: bytes of templates and annotations, rounded up.
-        elastic: marked as one that may be resized while it runs; so are its slices.
+        elastic: it may be resized while it runs; slices are elastic, too.
         parent: `namespace/name` of the Workload that this one is a slice of, "" for all others.
-        merged_slices: uids in `status.foldedSlices`: slices whose pods `reserved` counts by now.
-        reclaimable: pods that are done and come no more, by PodSet.
+        merged_slices: uids in `status.foldedSlices`: slices whose pods `reserved` already includes.
+        reclaimable: pods that are done and not created again, by PodSet.
         reserved_at: RFC 3339 time since when quota is reserved, "" without a reservation.
         evicted_at: RFC 3339 time of the eviction that is under way, "" without one.
-        requeue_at: RFC 3339 time until when it backs off after an eviction, "" when it does not.
-        not_ready_reason: why not all of its pods are ready: WaitForRecovery as PodsReady says after
-            they had been, else WaitForStart, also while an admitted job has no PodsReady; "" while
-            all are or none is to be.
-        not_ready_since: RFC 3339 time since when they are not, as PodsReady says.
-        job_uid: of the job that it was made for, also when that is its owner no more; else its
+        requeue_at: RFC 3339 time of the end of its backoff after an eviction, "" without one.
+        not_ready_reason: why not all of its pods are ready: WaitForRecovery if PodsReady says that
+            they were ready before, else WaitForStart, also while an admitted job has no PodsReady;
+            "" if all are ready or none should be.
+        not_ready_since: RFC 3339 time since when they are not ready, according to PodsReady.
+        job_uid: of the job that it was made for, even if that is not its owner any more; else its
             controller.
     """
 
@@ -111,18 +111,18 @@ class WorkloadInfo:
 
     @property
     def holds_quota(self) -> bool:
-        """Whether it holds quota and capacity: reserved and not finished."""
+        """Whether it has quota and capacity: reserved and not finished."""
         return self.reserved is not None and not self.finished
 
     @property
     def pending(self) -> bool:
-        """Whether the Workload is to be admitted, whatever its queues say."""
+        """Whether the Workload is to be admitted, regardless of its queues."""
         idle = self.finished or self.deleting or not self.active
         return self.reserved is None and self.admission_error is None and not idle
 
     @property
     def scheduling_inputs(self) -> tuple[object, ...]:
-        """What a scheduling cycle decides by, about the Workload itself or about its slices."""
+        """The fields that a scheduling cycle uses, for the Workload itself or for its slices."""
         place = (self.uid, self.queue, self.priority, self.priority_class, self.queue_timestamp)
         running = self.elastic and self.admitted
         state = (self.active, self.evicted, self.requeue_at, running)
@@ -130,7 +130,7 @@ class WorkloadInfo:
 
 
 def priority_of(info: WorkloadInfo, classes: Mapping[str, int]) -> int:
-    """`spec.priority`, or the value of its WorkloadPriorityClass while that is absent, or 0."""
+    """`spec.priority`, else the value of its WorkloadPriorityClass, else 0."""
     if info.priority is not None:
         return info.priority
     return classes.get(info.priority_class, 0)
@@ -146,10 +146,10 @@ class PodInfo:
         owner_uid: uid of its controller; of the last one, for a pod that lost it.
         requests: effective amounts by resource, sorted, without the implied 1 of `pods`.
         terminating: a deletion timestamp is set.
-        has_long_grace_period: it is being deleted, and may take its time for it.
-        is_job_pod: its controller is of a kind whose pods may hold quota, or it names a Workload.
-        workload_annotation: `namespace/name` of the Workload that it names, placed by topology or
-            not.
+        has_long_grace_period: it is being deleted, with a long grace period.
+        is_job_pod: its controller is of a kind whose pods may use quota, or it names a Workload.
+        workload_annotation: `namespace/name` of the Workload that it names, whether or not it is
+            placed by topology.
     """
 
     key: str
@@ -167,7 +167,7 @@ class PodInfo:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What one PodSet of a reservation takes of a topology.
+    """Usage of a topology by one PodSet of a reservation.
 
     Attributes:
         requests: per pod, without the implied 1 of `pods`.
@@ -184,7 +184,7 @@ class Charge:
 
 
 def topology_charges(row: WorkloadInfo, assignment: Assignment) -> tuple[Charge, ...]:
-    """What an assignment takes of the topology: one charge for each PodSet with an assignment."""
+    """Usage of the topology by an assignment: one charge for each PodSet with an assignment."""
     podsets = {podset.request.name: podset for podset in row.podsets}
     return tuple(
         Charge(
@@ -198,9 +198,9 @@ def topology_charges(row: WorkloadInfo, assignment: Assignment) -> tuple[Charge,
 
 
 def assigned_per_pod(part: PodSetAssignment, podset: PodSetResources | None) -> Mapping[str, int]:
-    """What one pod of an admitted PodSet uses, without the implied 1 of `pods`.
+    """Usage of one pod of an admitted PodSet, without the implied 1 of `pods`.
 
-    The admission counts, whatever LimitRanges and RuntimeClasses say now. For resources without a
+    The admission counts, regardless of LimitRanges and RuntimeClasses now. For resources without a
     flavor the template counts.
     """
     now: Mapping[str, int] = {} if podset is None else podset.request.requests
@@ -214,18 +214,18 @@ def assigned_per_pod(part: PodSetAssignment, podset: PodSetResources | None) -> 
 def replacement_requests(row: WorkloadInfo) -> dict[str, PodSetRequest]:
     """Requests by PodSet for pods that are created again.
 
-    They request what the defaults say now, but no less than was admitted.
+    They request according to the current defaults, but no less than was admitted.
     """
     parts = {} if row.reserved is None else {part.name: part for part in row.reserved.podsets}
     found = {}
     for podset in row.podsets:
         request = podset.request
         part = parts.get(request.name)
-        granted = request.requests if part is None else assigned_per_pod(part, podset)
-        if granted != request.requests:
-            names = {**granted, **request.requests}
+        admitted = request.requests if part is None else assigned_per_pod(part, podset)
+        if admitted != request.requests:
+            names = {**admitted, **request.requests}
             now = request.requests
-            larger = {name: max(granted.get(name, 0), now.get(name, 0)) for name in names}
+            larger = {name: max(admitted.get(name, 0), now.get(name, 0)) for name in names}
             request = replace(request, requests=larger)
         found[request.name] = request
     return found
@@ -234,11 +234,11 @@ def replacement_requests(row: WorkloadInfo) -> dict[str, PodSetRequest]:
 def quota_usage(
     assignment: Assignment, left: Mapping[str, int] | None = None
 ) -> dict[tuple[str, str], int]:
-    """What an assignment takes of the quota: amounts by (flavor, resource).
+    """Usage of quota by an assignment: amounts by (flavor, resource).
 
     Args:
         assignment: of the Workload.
-        left: by PodSet, how many pods are left; all where it is silent.
+        left: by PodSet, number of remaining pods; all pods if a PodSet is not in it.
     """
     total: dict[tuple[str, str], int] = {}
     for part in assignment.podsets:
@@ -252,7 +252,7 @@ def quota_usage(
 
 
 def remaining_pods(row: WorkloadInfo) -> dict[str, int]:
-    """By PodSet, the pods that are not done: those of PodSets with reclaimable pods alone."""
+    """By PodSet, the pods that are not done: only PodSets with reclaimable pods."""
     return {
         podset.request.name: max(0, podset.request.count - row.reclaimable[podset.request.name])
         for podset in row.podsets
@@ -261,7 +261,7 @@ def remaining_pods(row: WorkloadInfo) -> dict[str, int]:
 
 
 def node_info(node: wire.Node) -> NodeInfo:
-    """What placement needs of a node; quantities that cannot be read count as absent."""
+    """Fields of a node that placement needs; unreadable quantities count as absent."""
     allocatable: dict[str, int] = {}
     for resource, value in node.status.allocatable.items():
         try:
@@ -287,7 +287,7 @@ def pod_info(pod: wire.Pod) -> PodInfo | None:
         status = pod.status
         statuses = (*status.container_statuses, *status.init_container_statuses)
         requests = pod_requests(pod.spec, statuses)
-    except QuantityError:  # the API server lets no such pod through
+    except QuantityError:  # the API server rejects such a pod
         requests = {}
     claim = podset_of_pod(meta.annotations, meta.labels)
     named = meta.annotations.get(names.WORKLOAD_ANNOTATION)
@@ -314,7 +314,7 @@ def _controls_pods(kind: str) -> bool:
 
 
 def _decode_assignment(admission: kueue.Admission) -> Assignment:
-    """Decode what the API server stores.
+    """Decode an admission as stored by the API server.
 
     Raises:
         AssignmentError: a topology assignment cannot be read.
@@ -337,7 +337,7 @@ def _decode_assignment(admission: kueue.Admission) -> Assignment:
 
 
 def _reservation(workload: kueue.Workload) -> tuple[Assignment | None, str | None]:
-    """The assignment held, and why it cannot be read."""
+    """The current assignment, and why it cannot be read."""
     admission = workload.status.admission
     if admission is None or not workload.is_true(names.WorkloadCondition.QUOTA_RESERVED):
         return None, None
@@ -362,7 +362,7 @@ def _transition_time(condition: wire.Condition | None) -> str:
 def _podset_resources(
     workload: kueue.Workload, previous: WorkloadInfo | None, excluded: tuple[str, ...]
 ) -> tuple[PodSetResources, ...]:
-    """PodSets of the spec; templates of a generation that is known are not decoded again."""
+    """PodSets of the spec; templates of a known generation are not decoded again."""
     meta = workload.metadata
     if previous is not None and meta.generation:
         known = (previous.uid, previous.generation)
@@ -386,7 +386,7 @@ def with_podsets(row: WorkloadInfo, podsets: tuple[PodSetResources, ...]) -> Wor
 def _not_ready_reason(workload: kueue.Workload, ready: wire.Condition | None) -> str:
     if ready is not None:
         return ready.reason if ready.status == "False" else ""
-    # Nobody says it of pods of Workloads without a job, or of slices: their parents say it of all.
+    # Workloads without a job have no such condition, and slices neither: their parents have it.
     reported = bool(workload.job_uid) and workload.parent is None
     starts = reported and workload.is_true(names.WorkloadCondition.ADMITTED)
     return "WaitForStart" if starts else ""
@@ -397,10 +397,10 @@ def workload_info(
     previous: WorkloadInfo | None = None,
     excluded: tuple[str, ...] = (),
 ) -> WorkloadInfo:
-    """Project a Workload; what cannot be read is named in `problem` and `admission_error`.
+    """Project a Workload; unreadable fields are reported in `problem` and `admission_error`.
 
     Args:
-        workload: as the watch decoded it.
+        workload: as decoded by the watch.
         previous: the projection it replaces, if any; of the same `excluded`.
         excluded: prefixes of resources that count neither for quota nor for capacity.
     """

@@ -14,26 +14,26 @@ STEP_BYTES: Final = 65_536
 # No smaller assignment is ever rejected: the estimate of the rest may be too high.
 ALWAYS_BYTES: Final = 65_536
 _AROUND: Final = 3  # quotes and comma of a value
-_FRAME: Final = 16_384  # level keys, and everything that is there once
+_FRAME: Final = 16_384  # level keys, and constant text
 
 
 def rounded(size: int) -> int:
-    """Bytes up to the next step, so that Workloads of one shape differ seldom."""
+    """Bytes rounded up, so that Workloads of one shape rarely differ."""
     return -(-size // STEP_BYTES) * STEP_BYTES
 
 
 def assignment_room(spec_bytes: int) -> int:
-    """Bytes that the topology assignments of a Workload may take in all.
+    """Bytes available for all topology assignments of a Workload.
 
     Args:
-        spec_bytes: of its templates and annotations. They count twice: the API server remembers
-            for every field who set it.
+        spec_bytes: of its templates and annotations. They count twice: the API server stores
+            the manager of every field.
     """
     return max(STORE_BYTES - RESERVE_BYTES - 2 * spec_bytes, ALWAYS_BYTES)
 
 
 def too_large(assignments: Mapping[str, TopologyAssignment], spec_bytes: int) -> str | None:
-    """Why a Workload with these assignments, by PodSet, cannot be stored; None when it can.
+    """Why a Workload with these assignments, by PodSet, cannot be stored; None if it can.
 
     Source: etcd, `--max-request-bytes`.
     """
@@ -48,13 +48,13 @@ def too_large(assignments: Mapping[str, TopologyAssignment], spec_bytes: int) ->
     parts = ", ".join(sorted(assignments))
     return (
         f"the topology assignment of pod set {parts} names {domains} domains in {size} bytes, and "
-        f"this Workload has room for {room}: fewer and larger pods, several jobs, shorter "
-        "node names or a coarser lowest level would help"
+        f"this Workload has {room} bytes left: use fewer and larger pods, several jobs, shorter "
+        "node names or a coarser lowest level"
     )
 
 
 def _at_most(assignment: TopologyAssignment) -> int:
-    """A bound of the encoded size that is quick to find: label values are plain ASCII."""
+    """An upper bound of the encoded size that is cheap to compute: label values are ASCII."""
     digits = len(str(max((count for _, count in assignment.domains), default=0)))
     around = _AROUND * len(assignment.levels) + digits + 1
     values = sum(sum(map(len, values)) for values, _ in assignment.domains)
@@ -62,7 +62,7 @@ def _at_most(assignment: TopologyAssignment) -> int:
 
 
 def _in_one_slice(assignment: TopologyAssignment) -> int:
-    """As `_at_most`, without what all values of a level have in common at their beginnings."""
+    """As `_at_most`, without the common prefixes of all values of a level."""
     count = len(assignment.domains)
     columns = zip(*(values for values, _ in assignment.domains), strict=True)
     common = sum(len(common_prefix(column)) for column in columns)

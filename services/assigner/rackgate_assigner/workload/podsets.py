@@ -31,11 +31,11 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class PodDefaults:
-    """What LimitRanges and a RuntimeClass do to the pods of a template.
+    """What LimitRanges and a RuntimeClass add to the pods of a template.
 
     Attributes:
-        limits: of the namespace; None where it has no LimitRange.
-        runtime_class: the one that the template names; None for none, and for one that is missing.
+        limits: of the namespace; None if it has no LimitRange.
+        runtime_class: the class that the template names; None if none is named, or it is missing.
     """
 
     limits: LimitRangeSummary | None = None
@@ -47,7 +47,7 @@ NO_POD_DEFAULTS: Final = PodDefaults()
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What pod_defaults may change of a PodSet; kept, so that no template is decoded twice.
+    """The fields of a PodSet that pod_defaults may change; kept to decode each template once.
 
     Attributes:
         spec: the part of the pod's spec that pod_defaults read.
@@ -75,16 +75,16 @@ _memoized_pods: dict[tuple[int, int, int], _MemoizedPod] = {}
 
 @dataclass(frozen=True, slots=True)
 class PodSetResources:
-    """One PodSet: what placement asks, ready to be handed over, and the shape it is compared by.
+    """One PodSet: its placement request, and the shape it is compared by.
 
     Attributes:
         request: per-pod amounts, selectors and topology request; `previous` is never set.
-        shape: equal for PodSets that get the same answer from the same state.
-        problem: why the template cannot be scheduled at all; None when it can.
+        shape: equal for PodSets that get the same decision from the same state.
+        problem: why the template can never be scheduled; None if it can.
         size: bytes of the template.
         template: what pod_defaults are applied to; None for a template that cannot be read.
-        template_problem: `problem`, whatever the pod_defaults say.
-        pod_defaults: those that are applied.
+        template_problem: `problem`, regardless of the pod_defaults.
+        pod_defaults: the applied ones.
     """
 
     request: PodSetRequest
@@ -102,7 +102,7 @@ class PodSetResources:
 
     @property
     def template_requests(self) -> Mapping[str, int]:
-        """Per-pod amounts of the template alone, without what pod_defaults add."""
+        """Per-pod amounts of the template alone, without pod_defaults."""
         return self.request.requests if self.template is None else self.template.requests
 
 
@@ -116,7 +116,7 @@ def _topology_request(asked: kueue.PodSetTopologyRequest | None) -> TopologyRequ
     )
     layered = bool(slices)
     if not slices and asked.pod_set_slice_required_topology:
-        # Size 0 makes the engine answer that the size was not provided.
+        # Size 0 makes the engine report that the size was not provided.
         size = asked.pod_set_slice_size or 0
         slices = (SliceLayer(asked.pod_set_slice_required_topology, size),)
     unconstrained = bool(asked.unconstrained)
@@ -142,11 +142,11 @@ def _shape_of(request: PodSetRequest) -> Hashable:
 def podset_resources(
     index: int, podset: kueue.PodSet, excluded: tuple[str, ...]
 ) -> PodSetResources:
-    """Project a PodSet; what cannot be read is named in `problem`. No pod_defaults are applied yet.
+    """Project a PodSet; unreadable fields are reported in `problem`. No pod_defaults are applied.
 
     Args:
-        index: its place in `spec.podSets`.
-        podset: as the watch decoded it.
+        index: its position in `spec.podSets`.
+        podset: as decoded by the watch.
         excluded: prefixes of resources that count neither for quota nor for capacity.
     """
     problem = _request_problem(f"spec.podSets[{index}]", podset)
@@ -166,7 +166,7 @@ def podset_resources(
         problem = f"{path}: negative request of {negative[0]}"
     if spec.node_name:
         # No gate holds such a pod, and no assignment moves it.
-        problem = problem or f"{path}.spec.nodeName: {spec.node_name!r} is bound past the queue"
+        problem = problem or f"{path}.spec.nodeName: {spec.node_name!r} bypasses the queue"
     asked = podset.topology_request
     request = PodSetRequest(
         name=podset.name,
@@ -185,7 +185,7 @@ def podset_resources(
 
 
 def _template_of(spec: wire.PodSpec, excluded: tuple[str, ...]) -> Template:
-    """What pod_defaults may change; equal ones are one object, as most of them are equal.
+    """The fields that pod_defaults may change; equal ones are one object, as most are equal.
 
     Raises:
         QuantityError: a quantity cannot be read.
@@ -196,13 +196,13 @@ def _template_of(spec: wire.PodSpec, excluded: tuple[str, ...]) -> Template:
     if known is None:
         known = Template(part, excluded, without_excluded(pod_requests(part), excluded))
         if len(_templates) >= _SHARED_LIMIT:
-            _templates.clear()  # what is in use stays in use
+            _templates.clear()  # parts in use stay in use
         _templates[key] = known
     return known
 
 
 def _spec_for_defaults(spec: wire.PodSpec) -> wire.PodSpec:
-    """What `apply_pod_defaults` reads of a spec: nothing else of it is kept."""
+    """The fields that `apply_pod_defaults` reads of a spec; others are not kept."""
     return wire.PodSpec(
         containers=spec.containers,
         init_containers=spec.init_containers,
@@ -215,7 +215,7 @@ def _spec_for_defaults(spec: wire.PodSpec) -> wire.PodSpec:
 
 
 def with_defaults(row: PodSetResources, pod_defaults: PodDefaults) -> PodSetResources:
-    """The PodSet with these defaults instead of those before."""
+    """The PodSet with these defaults instead of the previous ones."""
     template = row.template
     if template is None:
         return row
@@ -252,7 +252,7 @@ def _memoized_pod(template: Template, pod_defaults: PodDefaults) -> _MemoizedPod
         requests = template.requests if counted == template.requests else counted
         known = _MemoizedPod(template, pod_defaults, replace(pod, requests=requests))
         if len(_memoized_pods) >= _SHARED_LIMIT:
-            _memoized_pods.clear()  # what is in use stays in use
+            _memoized_pods.clear()  # parts in use stay in use
         _memoized_pods[key] = known
     return known
 
@@ -270,7 +270,7 @@ def without_excluded(requests: Mapping[str, int], prefixes: tuple[str, ...]) -> 
 
 
 def _request_problem(path: str, podset: kueue.PodSet) -> str | None:
-    """What no API server of ours stores: a count or a topology request that makes no sense."""
+    """An object that our API schema rejects: an invalid count or topology request."""
     if podset.count < 0:
         return f"{path}.count: {podset.count} is not a number of pods"
     if podset.topology_request is None:

@@ -19,7 +19,7 @@ NO_REQUEUE: Final = RequeueState()
 
 
 def admission_of(decided: Assignment) -> dict[str, Any]:
-    """An assignment as `status.admission` is written."""
+    """An assignment in the form of `status.admission`."""
     assignments = []
     for podset in decided.podsets:
         usage = {name: format_amount(name, amount) for name, amount in podset.usage.items()}
@@ -36,7 +36,7 @@ def admission_of(decided: Assignment) -> dict[str, Any]:
 
 
 def current_admission(workload: Workload) -> dict[str, Any] | None:
-    """The admission a Workload has now, as it is written; None without one."""
+    """The current admission of a Workload, as it is written; None without one."""
     if workload.status.admission is None:
         return None
     stated: dict[str, Any] = msgspec.to_builtins(workload.status.admission)
@@ -48,7 +48,7 @@ def current_admission(workload: Workload) -> dict[str, Any] | None:
 
 
 def admission_with_topology(workload: Workload, decided: Assignment) -> dict[str, Any] | None:
-    """The admission a Workload has now, with the topology assignments of an assignment."""
+    """The current admission of a Workload, with the topology assignments of an assignment."""
     stated = current_admission(workload)
     topologies = {part.name: part.topology for part in decided.podsets}
     for assignment in stated["podSetAssignments"] if stated is not None else ():
@@ -87,16 +87,16 @@ def status_body(
     merged_slices: Sequence[MergedSlice] | None = None,
     requeue: RequeueState | None = None,
 ) -> bytes:
-    """An apply of everything that the manager of admissions owns, bound to one version.
+    """An apply of all fields of the admission manager, bound to one version.
 
     Args:
         workload: as decided on.
         written: all conditions of the manager.
-        admission: as it is to be; None for none.
+        admission: the desired admission; None for none.
         unhealthy: names of unhealthy nodes.
-        merged_slices: None leaves them as they are, also when the admission is cleared: else they
+        merged_slices: None does not change them, also if the admission is cleared: otherwise they
             would be merged into the next one.
-        requeue: earlier evictions for pods that were not ready; None leaves them as they are.
+        requeue: earlier evictions for pods that were not ready; None does not change them.
     """
     status: dict[str, Any] = {"conditions": written} if written else {}
     if admission is not None:
@@ -121,13 +121,13 @@ def leftover_ops(
     admission: bool,
     requeue: RequeueState | None,
 ) -> list[JsonPatchOp]:
-    """JSON patch that removes what an apply left out and is still there; empty where nothing is.
+    """JSON patch that removes omitted fields that are still there; empty if there are none.
 
-    A field that another manager has applied, too, outlives an apply without it: Kueue's managers
-    own what is stored of Workloads that were taken over from it.
+    A field that another manager has applied, too, survives an apply without it: Kueue's managers
+    own fields of Workloads that were taken over from Kueue.
 
     Args:
-        stored: the answer to the apply.
+        stored: the response to the apply.
         types: of all conditions that the manager may own.
         written: the conditions that were applied.
         admission: whether an admission may stay.

@@ -1,6 +1,6 @@
-"""What the writers of Workloads share.
+"""Functions that the writers of Workloads share.
 
-Conditions with the time, and a status write that is repeated until its outcome is known.
+Conditions with timestamps, and a status write that is repeated until its outcome is known.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def apply_status(
     *,
     outcome_unknown: bool,
 ) -> Workload:
-    """Write until there is an answer; a conflict with our own write is success."""
+    """Write until there is a response; a conflict with our own write is success."""
     path = path_of(workload, "status")
     pause = Backoff(base_s=0.1, cap_s=5.0)
     while True:

@@ -1,7 +1,7 @@
 """Admission of workload slices: with the flavors of the parent, near its pods.
 
-A slice is one more replica of a running Workload. It queues like any other, but stays pending while
-its parent is not admitted.
+A slice is one more replica of a running Workload. It is queued as any other Workload, but stays
+pending while its parent is not admitted.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from rackgate_assigner.topology.model import PodSetRequest
 from rackgate_assigner.workload.info import WorkloadInfo
 from rackgate_assigner.workload_slices.families import SliceFamily
 
-# First and last leaf (exclusive) that pods must stay between.
+# First and last leaf (exclusive) that limit the pods.
 LeafRange: TypeAlias = tuple[int, int]
 
 
 def parent_inadmissible(
     row: WorkloadInfo, family: SliceFamily, leaving: AbstractSet[str], *, enabled: bool
 ) -> Inadmissible | None:
-    """Why a slice cannot be admitted now, None when its parent runs.
+    """Why a slice cannot be admitted now, None if its parent runs.
 
     Args:
         row: of the slice.
@@ -46,7 +46,7 @@ def parent_inadmissible(
     problem = _parent_problem(row, family.parent, leaving)
     if not problem:
         return None
-    text = f"a slice waits for its parent Workload {name}, which {problem}"
+    text = f"the slice is pending: its parent Workload {name} {problem}"
     return Inadmissible(PendingReason.ON_HOLD, text)
 
 
@@ -69,7 +69,7 @@ def _parent_problem(
 def queue_with_parent_flavors(
     row: WorkloadInfo, parent: WorkloadInfo, queue: ClusterQueueInfo
 ) -> ClusterQueueInfo | Inadmissible:
-    """The queue with the flavors of the parent alone (SLC-09), or why the slice does not fit it."""
+    """The queue with only the parent's flavors (SLC-09), or why the slice does not fit it."""
     held, name = parent.reserved, parent.name
     if held is None or held.cluster_queue != queue.name:
         where = held.cluster_queue if held is not None else ""
@@ -93,7 +93,7 @@ def queue_with_parent_flavors(
     gone = sorted(set(flavors.values()) - set(queue.flavors))
     if gone:
         text = (
-            f"its parent Workload {name} has flavor {gone[0]}, which ClusterQueue {queue.name} "
+            f"its parent Workload {name} uses flavor {gone[0]}, which ClusterQueue {queue.name} "
             "does not offer any more"
         )
         return Inadmissible(PendingReason.NO_MATCHING_FLAVOR, text)
@@ -105,20 +105,20 @@ def with_parent_flavors_text(message: str, parent: WorkloadInfo, podsets: Sequen
     held = parent.reserved.podsets if parent.reserved is not None else ()
     flavors = {name for part in held if part.name in podsets for name in part.flavors.values()}
     taken = ", ".join(sorted(flavors))
-    return f"{message}; a slice takes the flavors of its parent Workload {parent.name}: {taken}"
+    return f"{message}; a slice uses the flavors of its parent Workload {parent.name}: {taken}"
 
 
 def levels_differ(
     family: SliceFamily, levels: Mapping[str, tuple[str, ...] | None], flavor: str
 ) -> Inadmissible | None:
-    """Why a slice's pods could not be counted with those of its parent, None when they can.
+    """Why a slice's pods could not be counted with those of its parent, None if they can.
 
-    Such a slice would hold quota for nothing: pods are released by places of one kind alone.
+    The quota of such a slice would be wasted: pods are released by domains of the same levels.
 
     Args:
         family: of the slice.
-        levels: by PodSet, those of the places that it would be given; None: of no topology.
-        flavor: that has them.
+        levels: by PodSet, of the slice's new domains; None: no topology.
+        flavor: the flavor of the domains.
     """
     parent = family.parent
     held = parent.reserved if parent is not None else None
@@ -127,8 +127,8 @@ def levels_differ(
         if part.count and levels.get(part.name, before) != before:
             name = parent.name if parent is not None else ""
             text = (
-                f"the topology of flavor {flavor} is not the one by which its parent Workload "
-                f"{name} was placed: the job can grow again once it has been requeued"
+                f"the topology of flavor {flavor} is not the one of the assignment of its parent "
+                f"Workload {name}: the job can scale up again after it was requeued"
             )
             return Inadmissible(PendingReason.MISCONFIGURED, text)
     return None
@@ -137,7 +137,7 @@ def levels_differ(
 def leaf_ranges_near_parent(
     flavor_topology: FlavorTopology, request: PodSetRequest, near: Sequence[TopologyAssignment]
 ) -> list[LeafRange | None] | str:
-    """Where a slice's pods may be put, the best first; None: anywhere.
+    """Leaf ranges for a slice's pods, best first; None: anywhere.
 
     Args:
         flavor_topology: the tree of its flavor.
@@ -145,7 +145,7 @@ def leaf_ranges_near_parent(
         near: assignments of the parent and of slices that are not merged yet.
 
     Returns:
-        Leaf ranges to be tried one after another, or why there is none.
+        Leaf ranges to try one after another, or why there is none.
     """
     asked, tree = request.topology, flavor_topology.tree
     pods: dict[int, int] = {}
@@ -161,8 +161,8 @@ def leaf_ranges_near_parent(
         if not pods:
             return (
                 f'topology "{flavor_topology.flavor.topology}": '
-                "no node with pods of its parent takes part "
-                f"now, so which {asked.required} they are in is not known"
+                "no node with pods of its parent is available "
+                f"now, so the {asked.required} of these pods is not known"
             )
         outer = _ranked_leaf_ranges(flavor_topology, asked.required, pods)[0]
     inner: list[LeafRange] = []
@@ -178,7 +178,7 @@ def leaf_ranges_near_parent(
 def _ranked_leaf_ranges(
     flavor_topology: FlavorTopology, level_key: str, pods: Mapping[int, int]
 ) -> list[LeafRange]:
-    """Domains of a level that hold pods, those with the most first."""
+    """Domains of a level with pods, those with the most first."""
     tree, level = flavor_topology.tree, flavor_topology.tree.levels.index(level_key)
     found: dict[int, int] = {}
     for leaf, count in pods.items():
@@ -196,7 +196,7 @@ def _within(leaf_range: LeafRange, outer: LeafRange | None) -> bool:
 def _has_room(
     flavor_topology: FlavorTopology, request: PodSetRequest, leaf_range: LeafRange
 ) -> bool:
-    """Whether all pods fit into the leaves, taints and selectors aside; a cheap check."""
+    """Whether all pods fit into the leaves, ignoring taints and selectors; a cheap check."""
     start, end = leaf_range
     most = np.full(end - start, request.count, dtype=np.int64)
     for resource, amount in single_pod_requests(request.requests).items():

@@ -1,6 +1,6 @@
 """Reconciles elastic jobs: reads a parent Workload and its slices, plans a resize, writes it.
 
-Level-triggered, as the job controller is. The job itself is only read: whoever scales it owns its
+Level-triggered, as the job controller. The job itself is only read: its scaler owns the
 replicas (SLC-33).
 """
 
@@ -34,7 +34,7 @@ from rackgate_assigner.workload_slices.writer import SliceWriter, change_of
 from rackgate_assigner.workqueue import WorkQueue
 
 WORKERS: Final = 16
-# The watch shows a created slice long before; else it is created again.
+# The watch shows a created slice much earlier; otherwise it is created again.
 ASSUMED_FOR_S: Final = 30.0
 POLL_S: Final = 0.5
 # Of an object that was written: newer than any version that was read.
@@ -42,13 +42,13 @@ _NEWER_THAN_JUDGED: Final = Meta()
 
 
 class Jobs(Protocol):
-    """What a resize reads of jobs of any kind."""
+    """The fields of jobs that a resize reads; the same for all kinds."""
 
     def requested_pods(self, parent: Workload) -> Mapping[str, RequestedCount] | None:
-        """Pods that the job of a Workload requests now, by PodSet; None when it is no resize."""
+        """Pods that the job of a Workload requests now, by PodSet; None if it is not a resize."""
 
     def live_pods_by_domain(self, parent: Workload, podset: str) -> Mapping[Domain, int]:
-        """Pods of a PodSet that are there to stay, by assigned domain."""
+        """Pods of a PodSet that will stay, by assigned domain."""
 
     def report_event(self, parent: Workload, reason: str, note: str, *, warning: bool) -> None:
         """An Event on the Workload and on its job."""
@@ -56,7 +56,7 @@ class Jobs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _ResizeState:
-    """Everything about one parent, as the watch shows it."""
+    """The state of one parent, from the watch."""
 
     parent: Workload
     slices: Mapping[str, Workload]
@@ -73,7 +73,7 @@ class SliceController:
     """Creates, merges and deletes workload slices. Callbacks run on standbys, too.
 
     Attributes:
-        queue: keys of parents, there or not.
+        queue: keys of parents, whether or not they exist.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class SliceController:
         """Prepare; `run` does the work.
 
         Args:
-            cache: sees every event before this controller does.
+            cache: updated by every event before this controller is called.
             workloads: as the watch shows them, by key.
-            writer: writes what is planned.
+            writer: writes the plans.
             jobs: reads the jobs.
             enabled: state of the feature gate; without it existing slices are deleted.
-            message_interval_s: between two writes of how far a resize is, for one reason.
+            message_interval_s: time between two progress messages of a resize, for one reason.
             workers: parents reconciled at the same time.
         """
         self.queue = WorkQueue[str]("slices", self._reconcile, workers=workers)
@@ -109,7 +109,7 @@ class SliceController:
         self._assumed_slices = AssumedCreations[NewSlice](ASSUMED_FOR_S)
 
     async def run(self) -> None:
-        """Reconcile everything once, then whatever changes, until cancelled."""
+        """Reconcile everything once, then every change, until cancelled."""
         self._assumed_writes.clear()
         self._assumed_slices.clear()
         await self.queue.run([*self._parents.values(), *self._slices])
@@ -117,7 +117,7 @@ class SliceController:
     # Listeners.
 
     def on_workload_upsert(self, before: Workload | None, workload: Workload) -> None:
-        """A Workload was added or changed; those that are not elastic are passed over."""
+        """A Workload was added or changed; Workloads that are not elastic are skipped."""
         if before is not None and before.parent != workload.parent:
             self._forget_slice(before)
         key = workload.metadata.key
@@ -160,7 +160,7 @@ class SliceController:
             self.queue.add(parent)
 
     def is_in_sync(self, workload: Workload) -> bool:
-        """Whether a waiting Workload may be admitted: no slices are left of its last admission."""
+        """Whether a pending Workload may be admitted: its slices of the last admission are gone."""
         return workload.parent is not None or not self._slices.get(workload.metadata.key)
 
     def _forget_slice(self, piece: Workload) -> None:
@@ -198,7 +198,7 @@ class SliceController:
         if parent is None or not parent.elastic or parent.parent is not None:
             return
         if self._assumed_writes.is_stale(WORKLOADS.kind, parent.metadata):
-            return  # the watch will show our last write, and bring this key back
+            return  # the watch will show our last write, and reconcile this key again
         state = self._resize_state(parent, own)
         if state is not None:
             await _all([self._write_parent(state), *self._slice_writes(state)])
@@ -206,7 +206,7 @@ class SliceController:
             self.queue.add_later(key, wait_s)
 
     def _resize_state(self, parent: Workload, found: Sequence[Workload]) -> _ResizeState | None:
-        """Everything about one parent; None while its admission cannot be read."""
+        """The state of one parent; None while its admission cannot be read."""
         key = parent.metadata.key
         rows = [self._cache.workloads.get(workload.metadata.key) for workload in (parent, *found)]
         known = [row for row in rows if row is not None]
@@ -227,7 +227,7 @@ class SliceController:
         return _ResizeState(parent, by_name, plan, progress(asked, read, slices))
 
     async def _write_parent(self, state: _ResizeState) -> None:
-        """At most one write of the parent: each would outdate the version of the others."""
+        """At most one write of the parent: each makes the version of the others outdated."""
         parent, plan, found = state.parent, state.plan, state.progress
         if found is not None and self._is_starting(parent, found) and not state.releases_quota:
             answer = await self._write_progress(parent, found)
@@ -244,16 +244,16 @@ class SliceController:
         self._written(parent, answer.metadata)
 
     def _written(self, judged: Workload, answer: Meta) -> None:
-        # The watch may have shown before the answer came that it is gone: then that is forgotten.
+        # The watch may have shown the deletion before the response arrived: remove the entry.
         if judged.metadata.key in self._workloads:
             self._assumed_writes.written(WORKLOADS.kind, judged.metadata, answer)
 
     def _is_starting(self, parent: Workload, found: Progress) -> bool:
-        """Whether the condition has to announce a resize first."""
+        """Whether the condition must announce a resize first."""
         return found.resizing and not parent.is_true(WorkloadCondition.RESIZE_REQUESTED)
 
     def _reason_changed(self, parent: Workload, found: Progress) -> bool:
-        """Whether status or reason of the condition has to change."""
+        """Whether status or reason of the condition must change."""
         present = parent.condition(WorkloadCondition.RESIZE_REQUESTED)
         before = (present.status == conditions.TRUE, present.reason) if present else (False, "")
         if not found.resizing:
@@ -288,7 +288,7 @@ class SliceController:
         plan, parent = state.plan, state.parent
         writes = [self._create(parent, new) for new in plan.create]
         for pieces, write in ((plan.delete, self._delete), (plan.release, self._remove_finalizer)):
-            # One that was created and is not seen yet is decided on later.
+            # A created slice that is not in the watch yet is handled later.
             seen = [state.slices[piece.name] for piece in pieces if piece.name in state.slices]
             writes += [write(piece) for piece in seen]
         leaving = {piece.name for piece in (*plan.delete, *plan.release)}
@@ -300,7 +300,7 @@ class SliceController:
         return list(writes)
 
     async def _create(self, parent: Workload, new: NewSlice) -> None:
-        # Assumed first: the watch may show it before the answer comes.
+        # Assumed first: the watch may show it before the response arrives.
         key = parent.metadata.key
         self._assumed_slices.assume(key, clock.monotonic(), new.name, new)
         try:
@@ -362,7 +362,7 @@ def _parent_key(piece: Workload) -> str:
 
 
 async def _all(writes: Sequence[Awaitable[None]]) -> None:
-    """Send writes of different objects together; a failure is raised when all of them are over."""
+    """Send writes of different objects together; raise a failure after all of them have ended."""
     for result in await asyncio.gather(*writes, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

@@ -1,6 +1,6 @@
-"""Which Workloads are slices of which, and what a parent and its slices hold together.
+"""Which Workloads are slices of which, and the usage of a parent and its slices together.
 
-The pods of slices carry the name of the parent: an assignment of a slice covers pods of its parent.
+The pods of slices have the name of the parent: an assignment of a slice covers pods of its parent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SliceFamilies:
         self._slices: dict[str, set[str]] = {}
 
     def link(self, key: str, parent: str) -> str:
-        """Say whose slice a Workload is, "" for none; returns whose it was before."""
+        """Record the parent of a Workload, "" for none; return the previous one."""
         before = self._parents.get(key, "")
         if before == parent:
             return before
@@ -37,7 +37,7 @@ class SliceFamilies:
         return before
 
     def parent_or_self(self, key: str) -> str:
-        """The key of its parent; its own for a Workload that is no slice."""
+        """The key of its parent; its own for a Workload that is not a slice."""
         return self._parents.get(key, key)
 
     def slices_of(self, key: str) -> list[str]:
@@ -47,7 +47,7 @@ class SliceFamilies:
 
 
 def is_orphan(info: WorkloadInfo, parent: WorkloadInfo | None) -> bool:
-    """Whether the parent of a slice is gone, so that the slice holds nothing.
+    """Whether the parent of a slice is gone, so that the slice has no usage.
 
     A parent is deleted only after its job has stopped.
     """
@@ -57,7 +57,7 @@ def is_orphan(info: WorkloadInfo, parent: WorkloadInfo | None) -> bool:
 def is_merged(info: WorkloadInfo, parent: WorkloadInfo | None) -> bool:
     """Whether the parent counts the pods of a slice.
 
-    Both are of one watch and this alone decides, so exactly one of them counts.
+    Both come from one watch and this function alone decides, so exactly one of them counts.
     """
     return parent is not None and not is_orphan(info, parent) and info.uid in parent.merged_slices
 
@@ -65,7 +65,7 @@ def is_merged(info: WorkloadInfo, parent: WorkloadInfo | None) -> bool:
 def merge_assignments(
     parts: Sequence[Mapping[str, TopologyAssignment]],
 ) -> Mapping[str, TopologyAssignment]:
-    """Assignments by PodSet, domain counts added up; of other levels than the first: left out."""
+    """Assignments by PodSet with domain counts added up; those with other levels are omitted."""
     if len(parts) == 1:
         return parts[0]
     levels: dict[str, tuple[str, ...]] = {}
@@ -85,10 +85,10 @@ def merge_assignments(
 
 @dataclass(slots=True)
 class SliceFamily:
-    """The parent of slices, and where its pods are.
+    """The parent of slices, and the domains of its pods.
 
     Attributes:
-        parent: as last seen; None when there is none of that name.
+        parent: as last seen; None if it does not exist.
         assignments: by PodSet, topology assignments of the parent and of slices not yet merged
             into it.
         excess: usage of pods beyond admission, which is charged already: an admitted slice takes
@@ -106,14 +106,14 @@ class SliceFamily:
         return {pair: amount - self.excess.get(pair, 0) for pair, amount in used.items()}
 
     def take_over_excess(self, pair: FlavorResource, amount: int) -> int:
-        """Take over excess for an admitted slice; how much of the amount was charged before."""
+        """Take over excess for an admitted slice; return how much of the amount was charged."""
         found = min(amount, self.excess.get(pair, 0))
         if found:
             self.excess[pair] -= found
         return found
 
     def near(self, podset: str) -> list[TopologyAssignment]:
-        """Where the pods of a PodSet are, and of those that have to be in one place with it."""
+        """Domains of the pods of a PodSet, and of those that must be in the same domain."""
         requests = [row.request for row in self.parent.podsets] if self.parent else []
         group = next((request.group for request in requests if request.name == podset), None)
         mates = [request.name for request in requests if group and request.group == group]

@@ -1,4 +1,4 @@
-"""What a resize reads of jobs: requested pods, and the pods that stay."""
+"""The job fields that a resize reads: requested pods, and the pods that stay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rackgate_assigner.reporter import Reporter
 
 
 class ResizableJobs:
-    """Reads jobs and pods as the watches show them."""
+    """Reads jobs and pods from the watches."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class ResizableJobs:
         Args:
             jobs: managed jobs by kind, then by `namespace/name`.
             pods: bound pods, by `namespace/name`.
-            cache: knows which of them sit in which domain.
+            cache: has the domain of each pod.
             reporter: for Events.
         """
         self._jobs, self._pods, self._cache = jobs, pods, cache
@@ -38,8 +38,8 @@ class ResizableJobs:
     def requested_pods(self, parent: Workload) -> Mapping[str, RequestedCount] | None:
         """Pods that the job of a Workload requests now, by PodSet.
 
-        None when the job is not there, goes away, or has other PodSets than its Workload: that
-        is no resize, and the job controller's to deal with (SLC-03).
+        None if the job does not exist, is being deleted, or has other PodSets than its Workload:
+        that is not a resize, and the job controller handles it (SLC-03).
         """
         job = self._job_of(parent)
         if job is None or job.metadata.deletion_timestamp is not None:
@@ -51,9 +51,9 @@ class ResizableJobs:
         return asked
 
     def live_pods_by_domain(self, parent: Workload, podset: str) -> Mapping[Domain, int]:
-        """Pods of a PodSet that are there to stay, by assigned domain.
+        """Pods of a PodSet that will stay, by assigned domain.
 
-        Those that are being deleted, or that the job names for deletion, are not.
+        Pods that are being deleted, or that the job names for deletion, are not included.
         """
         job = self._job_of(parent)
         leaving: frozenset[str] = frozenset()

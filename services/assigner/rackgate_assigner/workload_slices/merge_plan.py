@@ -1,7 +1,7 @@
 """One status write of the parent: slices are merged, pods released, old entries removed.
 
-Everything that ends what a slice holds goes through this write, never through the slice itself: a
-decision based on an older view of the slice is then bound to an outdated version of the parent,
+Every change that ends the usage of a slice goes through this write, never through the slice itself:
+a decision based on an older view of the slice is then bound to an outdated version of the parent,
 and fails. So no slice counts twice.
 
 `merge_slice` and `scale_down` compute count, usage and topology of one PodSet; `plan_merge` decides
@@ -24,8 +24,8 @@ from rackgate_assigner.workload_slices.model import Parent, Phase, Slice
 def can_merge(part: PodSetAssignment, piece: PodSetAssignment) -> bool:
     """Whether the assignment of a slice can be added to that of its PodSet.
 
-    Not with other flavors: a queue may cover a further resource by now. Nor with other amounts for
-    each pod: a LimitRange or a RuntimeClass may add something else by now.
+    Not with other flavors: a queue may cover an additional resource now. Nor with other amounts for
+    each pod: a LimitRange or a RuntimeClass may add something else now.
     """
     if not has_same_levels(part, piece):
         return False
@@ -34,7 +34,7 @@ def can_merge(part: PodSetAssignment, piece: PodSetAssignment) -> bool:
 
 
 def _has_same_usage_per_pod(part: PodSetAssignment, piece: PodSetAssignment) -> bool:
-    """Whether a pod of either is charged the same; usage in odd sums is of pods of both kinds."""
+    """Whether a pod of either is charged the same; uneven usage is from pods of both kinds."""
     if not part.count or not piece.count:
         return True
     return all(
@@ -55,9 +55,9 @@ def has_same_levels(part: PodSetAssignment, piece: PodSetAssignment) -> bool:
 
 
 def merge_slice(part: PodSetAssignment, piece: PodSetAssignment) -> PodSetAssignment:
-    """A PodSet's assignment together with that of a slice; `can_merge` holds.
+    """A PodSet's assignment merged with that of a slice; `can_merge` is true.
 
-    Domains keep their order, which is that of the ranks: pods in new domains get the next ranks.
+    Domains keep their order, which is the order of ranks: pods in new domains get the next ranks.
     """
     usage = dict(part.usage)
     for resource, amount in piece.usage.items():
@@ -86,14 +86,14 @@ def scale_down(part: PodSetAssignment, count: int, live: Mapping[Domain, int]) -
     """A PodSet's assignment with fewer pods.
 
     Args:
-        part: as held.
-        count: pods that are left, at most as many as before.
+        part: the current assignment.
+        count: remaining pods, at most as many as before.
         live: pods that stay, by domain.
 
     Returns:
-        Usage in proportion; domains as `scale_down_topology` has them.
+        Usage in proportion; domains as in `scale_down_topology`.
     """
-    # Pods of one template cost the same; should the sum be odd, it is never too little.
+    # Pods of one template cost the same; if the sum is uneven, round up.
     usage = {name: -(-amount * count // part.count) for name, amount in part.usage.items()}
     topology = None
     if part.topology is not None:
@@ -104,15 +104,16 @@ def scale_down(part: PodSetAssignment, count: int, live: Mapping[Domain, int]) -
 def scale_down_topology(
     assignment: TopologyAssignment, fewer: int, live: Mapping[Domain, int]
 ) -> TopologyAssignment | None:
-    """An assignment for fewer pods; None when no pod is left.
+    """An assignment for fewer pods; None if no pod is left.
 
-    Places go in this order: of domains without pods, of what others have beyond their pods, and
-    then with pods; from the last domain to the first each time, so that the lowest ranks stay.
+    Pods are removed in this order: from domains without live pods, from the surplus of other
+    domains, and then from domains with live pods; each time from the last domain to the first, so
+    that the lowest ranks stay.
 
     Args:
-        assignment: as held.
-        fewer: pods to take away.
-        live: pods that are there to stay, by domain.
+        assignment: the current one.
+        fewer: number of pods to remove.
+        live: pods that will stay, by domain.
     """
     counts = dict(assignment.domains)
     backwards = [domain for domain, _ in reversed(assignment.domains)]
@@ -133,10 +134,10 @@ MAX_MERGED_SLICES: Final = 1000  # entries that `status.foldedSlices` holds, as 
 
 @dataclass(frozen=True, slots=True)
 class ParentUpdate:
-    """Write counts, usage, places and entries of the parent together.
+    """Write counts, usage, domains and entries of the parent together.
 
     Attributes:
-        assignment: the admission as it is to be; None for a parent that holds nothing.
+        assignment: the desired admission; None for a parent without one.
         merged: all entries of `status.foldedSlices`.
         newly_merged: slices whose pods `assignment` counts now.
         withdrawn: slices whose assignment no longer counts.
@@ -180,7 +181,7 @@ def plan_merge(
     )
     scaled_down = _scale_down(assignments, parent, asked, live)
     entries = tuple(MergedSlice(piece.uid, piece.podset) for piece in (*newly_merged, *withdrawn))
-    # Entries alone are taken out when the last of their slices is gone, not one by one.
+    # Entries alone are removed when the last of their slices is gone, not one by one.
     if not entries and not scaled_down and (kept or not parent.merged):
         return None
     podsets = tuple(assignments[part.name] for part in parent.assignment.podsets)
@@ -208,9 +209,9 @@ def _merge_slices(
             newly_merged.append(piece)
             assignments[piece.podset] = merge_slice(part, piece.assignment)
         elif piece.deleting or not has_same_levels(part, piece.assignment):
-            withdrawn.append(piece)  # no pod is ungated by domains of other levels
+            withdrawn.append(piece)  # no pod is ungated with domains of other levels
         else:
-            unmerged.append(piece)  # it runs beside its parent until both have stopped
+            unmerged.append(piece)  # it runs in addition to its parent until both have stopped
     if asked is not None and parent.phase is Phase.RUNNING:
         withdrawn += _surplus_slices(unmerged, assignments, asked)
     return newly_merged, withdrawn

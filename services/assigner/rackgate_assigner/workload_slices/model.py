@@ -20,9 +20,9 @@ from rackgate_assigner.workload.info import WorkloadInfo
 class Phase(StrEnum):
     """Phase of the Workload of an elastic job.
 
-    RUNNING holds quota. EVICTING is about to lose it: slices are merged, so that running pods stay
-    charged until the job has stopped, and none is created. IDLE holds nothing and may be admitted
-    again. FINISHED never holds anything again.
+    RUNNING has quota. EVICTING is about to lose it: slices are merged, so that running pods stay
+    charged until the job has stopped, and no slice is created. IDLE has no quota and may be
+    admitted again. FINISHED never has quota again.
     """
 
     RUNNING = "running"
@@ -38,7 +38,7 @@ class Parent:
     Attributes:
         name: its slices are named after it.
         counts: `spec.podSets[].count` by name, in order.
-        assignment: `status.admission`; None while nothing is held.
+        assignment: `status.admission`; None without one.
         merged: `status.foldedSlices`.
     """
 
@@ -54,13 +54,13 @@ class Slice:
     """A workload slice.
 
     Attributes:
-        ordinal: from its name. Slices are ordered by it, never by their age: many are made
+        ordinal: from its name. Slices are ordered by it, never by their age: many are created
             within one second.
         count: pods that it requests.
-        assignment: what it holds; None while it is pending.
-        evicted_or_finished: evicted or finished: what it holds grants nothing any more.
-        deleting: a deletion is under way; its finalizer keeps it.
-        matches_parent: its one PodSet is that of the parent, template and all.
+        assignment: its own; None while it is pending.
+        evicted_or_finished: evicted or finished: its assignment is not used any more.
+        deleting: a deletion is in progress; its finalizer keeps it.
+        matches_parent: its one PodSet equals that of the parent, including the template.
         reason: why it is pending, as last written.
         message: the same as text.
     """
@@ -100,7 +100,7 @@ def admitted_pods(parent: Parent, slices: tuple[Slice, ...] | list[Slice]) -> di
     """Pods of each PodSet that may run now (SLC-14).
 
     A slice counts while it is admitted, not evicted, not being deleted, and not yet counted by
-    its parent: exactly once, in whichever order its events are seen (SLC-15).
+    its parent: exactly once, in any order of its events (SLC-15).
     """
     if parent.phase is not Phase.RUNNING or parent.assignment is None:
         return dict.fromkeys(parent.counts, 0)
@@ -155,7 +155,7 @@ def slice_of(workload: Workload, row: WorkloadInfo, parent: Workload) -> Slice:
         assignment=assignment,
         evicted_or_finished=row.evicted or row.finished,
         deleting=row.deleting,
-        # One whose admission cannot be read holds nothing: it is created again.
+        # One whose admission cannot be read has no usage: it is created again.
         matches_parent=row.admission_error is None
         and _matches_parent(workload, parent, waits=held is None),
         reason=row.pending_reason,
@@ -164,14 +164,14 @@ def slice_of(workload: Workload, row: WorkloadInfo, parent: Workload) -> Slice:
 
 
 def assumed_slice(new: NewSlice) -> Slice:
-    """A slice that was created and that the watch has yet to show."""
+    """A slice that was created and is not in the watch yet."""
     return Slice(new.name, f"made:{new.name}", new.podset, slice_ordinal(new.name), new.count)
 
 
 def _matches_parent(workload: Workload, parent: Workload, *, waits: bool) -> bool:
     """Whether a slice is one PodSet of its parent, in its queue (SLC-07, SLC-08).
 
-    A pending one also has its parent's priority: else it is created again.
+    A pending one also has its parent's priority: otherwise it is created again.
     """
     podsets = workload.spec.pod_sets
     if len(podsets) != 1 or workload.spec.queue_name != parent.spec.queue_name:
@@ -190,7 +190,7 @@ def _same(here: msgspec.Raw, there: msgspec.Raw) -> bool:
 
 
 def slice_body(parent: Workload, new: NewSlice) -> dict[str, Any]:
-    """A slice as it is created: one replica of a PodSet of its parent (SLC-05..08)."""
+    """A new slice: one replica of a PodSet of its parent (SLC-05..08)."""
     spec = parent.spec
     podset = next(podset for podset in spec.pod_sets if podset.name == new.podset)
     asked: dict[str, Any] = {

@@ -5,8 +5,8 @@
 2. Create pending slices for pods that no slice requests yet; delete those in excess.
 3. Delete slices that are merged or belong to no running parent, then remove their finalizers.
 
-`progress` describes the resize for condition ResizeRequested (SLC-10). Nothing is kept between two
-plans: every write changes an object, its watch event leads to the next plan, and a process may die
+`progress` describes the resize for condition ResizeRequested (SLC-10). No state is kept between two
+plans: every write changes an object, its watch event leads to the next plan, and a process may end
 after any write.
 """
 
@@ -27,13 +27,13 @@ BATCH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Writes that may go out together; each is about another object.
+    """Writes that may be sent together; each is about another object.
 
     Attributes:
         merge: the status of the parent.
         count_updates: counts of `spec.podSets` by name, for a parent whose status needs no write.
         create: slices to create.
-        delete: slices to delete, bound to the version seen: one that was admitted meanwhile is
+        delete: slices to delete, bound to the version seen: if one was admitted meanwhile, it is
             planned again.
         release: slices that are being deleted and lose their finalizer.
     """
@@ -61,11 +61,11 @@ def plan_resize(
     """What to write next.
 
     Args:
-        asked: pods that the job requests, by PodSet of the parent. None when the job is unknown, or
-            its change is no resize: then admitted slices are merged and nothing else happens.
+        asked: pods that the job requests, by PodSet of the parent. None if the job is unknown, or
+            its change is not a resize: then admitted slices are merged and nothing else happens.
         parent: its Workload.
         slices: all slices of that Workload.
-        taken: names in use besides those of `slices`.
+        taken: names in use in addition to those of `slices`.
         live: see `plan_merge`.
     """
     merge = plan_merge(parent, slices, asked, live)
@@ -134,9 +134,9 @@ def _new_slices(
     slices: Sequence[Slice],
     taken: Container[str],
 ) -> tuple[NewSlice, ...]:
-    """Slices of one step each, under the smallest ordinals that no slice has.
+    """Slices of one step each, with the smallest ordinals that no slice has.
 
-    One that is being deleted still has its name. So repeating this makes nothing twice.
+    A slice that is being deleted still has its name, so a repeated call creates nothing twice.
     """
     names = {piece.name for piece in slices}
     made: list[NewSlice] = []
@@ -153,7 +153,7 @@ def _new_slices(
 
 
 def _deletable_uids(parent: Parent, slices: Sequence[Slice]) -> set[str]:
-    """Uids of slices that hold nothing that counts."""
+    """Uids of slices without an assignment that counts."""
     if parent.phase in (Phase.IDLE, Phase.FINISHED):
         return {piece.uid for piece in slices}
     merged = {entry.uid for entry in parent.merged}

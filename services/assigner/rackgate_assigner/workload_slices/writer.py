@@ -38,7 +38,7 @@ class SliceWriter:
     """Writes Workloads of resizable jobs."""
 
     def __init__(self, client: Client, writer: WorkloadWriter) -> None:
-        """Share the budget of admissions: admitted slices wait for these writes."""
+        """Share the budget of admissions: admitted slices depend on these writes."""
         self._client, self._writer = client, writer
 
     async def write_merge(self, parent: Workload, merge: ParentUpdate) -> Workload:

@@ -1,4 +1,4 @@
-"""batch/v1 Job: one PodSet, and a template that nobody may write while it runs."""
+"""batch/v1 Job: one PodSet, and a template that is immutable while the Job runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def max_running_pods(spec: Mapping[str, Any]) -> int:
 def is_inactive(job: Job) -> bool:
     """Whether a Job is suspended, and the suspension has taken effect.
 
-    The API server lets the template of a Job change only then: no pod is active, and condition
+    Only then does the API server allow changes of the template: no pod is active, and condition
     Suspended is True, or the Job was never started.
     """
     if not job.spec.suspend or job.status.active:
@@ -64,7 +64,7 @@ def is_inactive(job: Job) -> bool:
 
 
 def stopping_pods(job: Job) -> int:
-    """Pods that a Job which is suspended, or being deleted, still has; 0 for all others."""
+    """Pods of a Job that is suspended or being deleted; 0 for all others."""
     if not (job.spec.suspend or job.metadata.deletion_timestamp) or job.finished is not None:
         return 0
     return job.status.active + job.status.terminating
@@ -81,10 +81,10 @@ class BatchJob(GenericJob[Job]):
     templates_path: ClassVar[str] = TEMPLATE_PATH
     controls_jobs: ClassVar[bool] = False
     elastic_path: ClassVar[str] = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
-    elastic_advice: ClassVar[str] = 'it is "true" on Jobs of completionMode Indexed alone'
+    elastic_advice: ClassVar[str] = "it requires completionMode: Indexed"
 
     def manifest(self, job: Job) -> Manifest:
-        """Its template, and what says how many pods run at once."""
+        """Its template, and the fields that determine how many pods run at once."""
         spec = job.spec
         return {
             "metadata": {"annotations": job.metadata.annotations},
@@ -115,24 +115,24 @@ class BatchJob(GenericJob[Job]):
         return {PODSET: max_running_pods(section(manifest, "spec"))}
 
     def count_units(self, manifest: Manifest) -> Mapping[str, int]:
-        """One pod where the Job may be resized, else all of them."""
+        """1 if the Job may be resized, else the number of all pods."""
         return {PODSET: 1} if self.is_elastic(manifest) else self.counts(manifest)
 
     def shape_errors(self, manifest: Manifest) -> list[FieldError]:
-        """Its one PodSet can be no group."""
+        """None: its one PodSet cannot form a group."""
         return group_errors(self.templates(manifest), self.counts(manifest))
 
     def elastic_enabled(self, features: Features) -> bool:
-        """Behind a gate of its own."""
+        """Elastic, with a gate of its own."""
         return features.elastic_jobs and features.elastic_indexed_jobs
 
     def is_elastic(self, manifest: Manifest) -> bool:
-        """An Indexed Job that asks to be resized by its parallelism."""
+        """An Indexed Job that requests to be resized by its parallelism."""
         indexed = section(manifest, "spec").get("completionMode") == "Indexed"
         return indexed and annotations_of(manifest).get(ELASTIC_ANNOTATION) == "true"
 
     def can_remove_injection(self, manifest: Manifest) -> bool:
-        """Not while the template waits for pods to end."""
+        """Not while pods of the template are still terminating."""
         status = dict(section(manifest, "status"))
         return is_inactive(msgspec.convert({"spec": {"suspend": True}, "status": status}, Job))
 
@@ -149,7 +149,7 @@ class BatchJob(GenericJob[Job]):
     def pods_ready(self, job: Job, admitted: Mapping[str, int]) -> bool:
         """As many pods are ready or have succeeded as were admitted and are requested.
 
-        A pod that succeeded is not ready any more before it is counted.
+        A pod that has succeeded is not ready any more before it is counted.
         """
         wanted = min(sum(admitted.values()), job.pod_count)
         status = job.status
@@ -164,14 +164,14 @@ class BatchJob(GenericJob[Job]):
     def find_change(
         self, podsets: Sequence[Mapping[str, Any]], workload: Workload, *, elastic: bool
     ) -> str | None:
-        """Raised parallelism, when no gate holds the pods that come with it."""
+        """Increased parallelism, if no gate holds the additional pods."""
         requested, admitted = podsets[0]["count"], total_pods(workload)
         if elastic or requested <= admitted or has_topology(workload):
             return None
-        return f"the Job asks for {requested} pods, {admitted} were admitted"
+        return f"the Job requests {requested} pods, {admitted} were admitted"
 
     def wait_for_termination_ops(self, job: Job) -> list[JsonPatchOp]:
-        """Its replacement policy, which counts from the next pod that ends."""
+        """Its replacement policy, which applies from the next pod that ends."""
         if job.spec.pod_replacement_policy == _FAILED:
             return []
         return [{"op": "add", "path": "/spec/podReplacementPolicy", "value": _FAILED}]
@@ -182,7 +182,7 @@ class BatchJob(GenericJob[Job]):
         originals: Mapping[str, Template],
         podset_infos: Mapping[str, PodSetInfo],
     ) -> list[JsonPatchOp]:
-        """The original as a whole: nobody else writes the template while the Job runs."""
+        """Replace the whole template: no other client writes it while the Job runs."""
         del podset_infos
         template = templates[0].template
         original = next(iter(originals.values()), None)

@@ -68,14 +68,14 @@ class JobSetJob(GenericJob[JobSet]):
     template_edits: ClassVar[TemplateEdits] = TemplateEdits.SUSPENDED
     templates_path: ClassVar[str] = "spec.replicatedJobs[*].template.spec.template"
     child_job_label: ClassVar[str] = names.JOBSET_NAME_LABEL
-    elastic_advice: ClassVar[str] = "a JobSet keeps its size"
+    elastic_advice: ClassVar[str] = "a JobSet cannot be resized"
 
     def manifest(self, job: JobSet) -> Manifest:
         """Its replicatedJobs."""
         return {"spec": {"replicatedJobs": msgspec.json.decode(job.spec.replicated_jobs)}}
 
     def templates(self, manifest: Manifest, *, elastic: bool = False) -> list[PodTemplate]:
-        """One template for each replicatedJob; the PodSets are named like these."""
+        """One template for each replicatedJob; PodSets have the names of the replicatedJobs."""
         del elastic
         return [
             PodTemplate(
@@ -88,7 +88,7 @@ class JobSetJob(GenericJob[JobSet]):
         ]
 
     def podsets(self, manifest: Manifest) -> list[dict[str, Any]]:
-        """One PodSet for each replicatedJob, of replicas x pods of one Job.
+        """One PodSet for each replicatedJob, with replicas x pods of one Job.
 
         Ranks run over (job index, completion index): each Job of the replicas is one subgroup.
         """
@@ -118,20 +118,20 @@ class JobSetJob(GenericJob[JobSet]):
         }
 
     def shape_errors(self, manifest: Manifest) -> list[FieldError]:
-        """No or too many PodSets, bad names, broken groups."""
+        """No PodSets or too many, bad names, invalid groups."""
         jobs = list(_replicated_jobs(manifest))
         errors: list[FieldError] = []
         if not 1 <= len(jobs) <= MAX_PODSETS:
-            problem = f"{len(jobs)} replicatedJobs, a Workload carries 1 to {MAX_PODSETS} podsets"
+            problem = f"{len(jobs)} replicatedJobs, a Workload has 1 to {MAX_PODSETS} podsets"
             errors.append(
-                FieldError("spec.replicatedJobs", problem, "join those of equal template")
+                FieldError("spec.replicatedJobs", problem, "merge those with equal templates")
             )
         named = ((f"spec.replicatedJobs[{index}].name", name) for index, name, _ in jobs)
         groups = group_errors(self.templates(manifest), self.counts(manifest))
         return errors + name_errors(named) + groups
 
     def job_templates(self, manifest: Manifest) -> Collection[tuple[str, Manifest]]:
-        """Their metadata become those of the child Jobs."""
+        """Their metadata becomes the metadata of the child Jobs."""
         return [
             (f"{path}.template", section(replicated, "template", path))
             for index, _, replicated in _replicated_jobs(manifest)
@@ -139,7 +139,7 @@ class JobSetJob(GenericJob[JobSet]):
         ]
 
     def is_inactive(self, job: JobSet, children: Sequence[Job]) -> bool:
-        """Every child Job that has not finished is at rest; none of them is on its way out."""
+        """Every unfinished child Job is inactive, and none is being deleted."""
         del job
         return all(
             is_inactive(child) and child.metadata.deletion_timestamp is None
@@ -153,10 +153,10 @@ class JobSetJob(GenericJob[JobSet]):
         return sum(map(stopping_pods, children))
 
     def pods_ready(self, job: JobSet, admitted: Mapping[str, int]) -> bool:
-        """The replicatedJobs that are due by now are ready, or have succeeded.
+        """The replicatedJobs that should run now are ready or have succeeded.
 
-        One that waits for another to complete is not due before. Those that start in order need
-        no thought: each is due as soon as the one before it is ready.
+        A replicatedJob that depends on the completion of another should not run before that. An
+        order of starts needs no special case: each one starts as soon as the previous one is ready.
         """
         del admitted
         states = _states(job)
@@ -172,9 +172,9 @@ class JobSetJob(GenericJob[JobSet]):
         return True
 
     def starts_in_stages(self, job: JobSet) -> bool:
-        """Whether a replicatedJob waits for another one to complete.
+        """Whether a replicatedJob depends on the completion of another one.
 
-        Those that wait for another to be ready are due together with it: see `ready`.
+        One that depends on another's readiness should run together with it: see `ready`.
         """
         return any(
             dependency.get("status") == _COMPLETE
@@ -183,7 +183,7 @@ class JobSetJob(GenericJob[JobSet]):
         )
 
     def finished(self, job: JobSet) -> JobOutcome | None:
-        """Completed or Failed, whatever policy led there."""
+        """Completed or Failed, by any policy."""
         conditions = job.status.conditions
         outcomes = (c for c in conditions if c.type in _ENDS and c.status == "True")
         end = next(outcomes, None)
@@ -192,8 +192,8 @@ class JobSetJob(GenericJob[JobSet]):
     def reclaimable_pods(self, job: JobSet) -> Mapping[str, int]:
         """Pods of child Jobs that have succeeded.
 
-        Nothing while the JobSet may still start anew: then these Jobs run once more, and what
-        they hold must not have been given to others.
+        0 while the JobSet may restart: then these Jobs run again, and their quota must not have
+        been given to others.
         """
         if _may_restart(job):
             return {}
@@ -207,10 +207,10 @@ class JobSetJob(GenericJob[JobSet]):
         return done
 
     def stale_child_jobs(self, job: JobSet, children: Sequence[Job]) -> list[StaleChildJob]:
-        """Child Jobs with injected keys, selector keys or tolerations which the JobSet has not.
+        """Child Jobs with injected keys, selector keys or tolerations that the JobSet lacks.
 
-        The JobSet controller merges templates into the child Jobs there are, and takes nothing
-        out: what an earlier admission injected would stay for good.
+        The JobSet controller merges templates into existing child Jobs and removes nothing, so the
+        injected fields of an earlier admission would stay.
         """
         templates = {
             name: section(_job_spec(replicated, index), "template")
@@ -250,7 +250,7 @@ def _job_spec(replicated: Mapping[str, Any], index: int) -> Mapping[str, Any]:
 
 
 def _replicas_of(replicated: Mapping[str, Any]) -> int:
-    """Jobs that one replicatedJob makes; never negative."""
+    """Jobs of one replicatedJob; never negative."""
     return max(0, int_or_default(replicated.get("replicas"), default=1))
 
 
@@ -267,7 +267,7 @@ def _is_reached(
     replicas: Mapping[str, int],
     states: Mapping[str, ReplicatedJobStatus],
 ) -> bool:
-    """Whether a replicatedJob has come as far as one that depends on it waits for."""
+    """Whether a replicatedJob has reached the state that its dependents require."""
     name = str(dependency.get("name", ""))
     state, wanted = states.get(name), replicas.get(name)
     if state is None or wanted is None:
@@ -286,10 +286,10 @@ def _may_restart(job: JobSet) -> bool:
 
 
 def _without_stale_injection(have: Template, wanted: Template) -> dict[str, Any]:
-    """A child's template without what only an earlier form of the JobSet's template had.
+    """A child's template without fields that only an earlier template of the JobSet had.
 
-    A start adds our own keys, selector keys and tolerations, nothing else. Keys of the JobSet
-    controller stay; so does what others added to labels and annotations.
+    A start adds only our own keys, selector keys and tolerations. Keys of the JobSet controller
+    stay, and so do labels and annotations that others added.
     """
     kept_labels, kept_annotations = labels_of(wanted), annotations_of(wanted)
     labels = [key for key in RESERVED_LABELS if key not in kept_labels]

@@ -1,7 +1,7 @@
 """ray.io RayCluster: the head and each worker group are PodSets; worker groups may be elastic.
 
-Its templates and replicas may be written at any time, also by Ray itself. Whoever scales a cluster
-owns `replicas`: nothing here ever writes it (SLC-33).
+Templates and replicas may be written at any time, also by Ray itself. The scaler of a cluster owns
+`replicas`: this code never writes it (SLC-33).
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from rackgate.wire.kueue import Workload
 
 HEAD: Final = "head"
 MAX_PODS: Final = 2**31 - 1
-# KubeRay makes no pods of a cluster with another name: it would hold quota for nothing.
+# KubeRay creates no pods for a cluster with another name: its quota would be wasted.
 MAX_NAME: Final = 53
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
 
-# Containers that KubeRay adds to its pods, and what they ask for. The resources of the sidecar
-# can be set in `autoscalerOptions`. The wait for the head can be switched off in the operator,
-# which is not known here: it counts, but for resources that the workers themselves ask for, so
-# that it never demands of a queue what no manifest shows.
+# Containers that KubeRay adds to its pods, and what they request. The resources of the sidecar
+# can be set in `autoscalerOptions`. The wait for the head can be disabled in the operator, which
+# is not known here. So it is counted, except for resources that the workers themselves do not
+# request: a queue need not cover a resource that no manifest shows.
 _SIDECAR: Final = "autoscaler"
 _SIDECAR_RESOURCES: Final = {"cpu": "500m", "memory": "512Mi"}
 _WAIT: Final = "wait-gcs-ready"
@@ -62,9 +62,9 @@ _HEAD_PATH: Final = "spec.headGroupSpec.template"
 _SUSPENDING: Final = "RayClusterSuspending"
 _SUSPENDED: Final = "RayClusterSuspended"
 _HEAD_READY: Final = "HeadPodReady"
-# KubeRay makes no pods in a group while it expects to see one that it has made there, for 30 s at
-# most, and looks again only at an event or after five minutes. A pod with a gate goes the moment it
-# is deleted, so one that is suspended right after it was made is never seen.
+# KubeRay creates no pods in a group while it expects to see one that it created there, for up to
+# 30 s, and reconciles again only after an event or five minutes. A gated pod is removed immediately
+# when it is deleted, so a pod that is suspended right after its creation is never seen.
 _EXPECTS_S: Final = 31.0
 _INACTIVE_STATES: Final = ("", "suspended")
 
@@ -99,8 +99,8 @@ class RayClusterJob(GenericJob[RayCluster]):
     def templates(self, manifest: Manifest, *, elastic: bool = False) -> list[PodTemplate]:
         """PodSet `head`, then one for each worker group.
 
-        In an elastic cluster the elastic gate holds the pod of the head, too (SLC-13): all pods
-        are ungated by the number that was admitted.
+        In an elastic cluster the pod of the head has the elastic gate, too (SLC-13): all pods
+        are ungated by the admitted number.
         """
         head = section(section(manifest, "spec"), "headGroupSpec", "spec")
         pod_templates = [
@@ -128,8 +128,8 @@ class RayClusterJob(GenericJob[RayCluster]):
     def podsets(self, manifest: Manifest) -> list[dict[str, Any]]:
         """PodSet `head` with count 1, then one for each worker group.
 
-        Templates also carry the containers that KubeRay will add: with the head the autoscaler,
-        before the workers the wait for the head. Ranks run over (replica index, host index).
+        Templates also have the containers that KubeRay adds: the autoscaler in the head, and
+        the wait for the head in the workers. Ranks run over (replica index, host index).
         """
         elastic = self.is_elastic(manifest)
         templates = self.templates(manifest)
@@ -151,14 +151,14 @@ class RayClusterJob(GenericJob[RayCluster]):
         return {**workers, HEAD: 1}
 
     def count_units(self, manifest: Manifest) -> Mapping[str, int]:
-        """In a cluster that scales itself the hosts of one replica, else all pods."""
+        """In an autoscaled cluster the hosts of one replica, else all pods."""
         if not self.is_elastic(manifest):
             return self.counts(manifest)
         groups = _worker_groups(manifest)
         return {**{name.lower(): hosts_per_replica(group) for _, name, group in groups}, HEAD: 1}
 
     def requested_counts(self, manifest: Manifest) -> dict[str, RequestedCount]:
-        """The head, then the worker groups at the size that they are to have now."""
+        """The head, then the worker groups at their requested size."""
         groups = {
             name.lower(): RequestedCount(pod_count(group), hosts_per_replica(group))
             for _, name, group in _worker_groups(manifest)
@@ -175,23 +175,21 @@ class RayClusterJob(GenericJob[RayCluster]):
         return frozenset(named)
 
     def shape_errors(self, manifest: Manifest) -> list[FieldError]:
-        """Too many PodSets, bad names, broken groups.
+        """Too many PodSets, bad names, invalid groups.
 
-        Also replicas without hosts, and names, of which KubeRay itself makes no pods.
+        Also replicas without hosts, and cluster names for which KubeRay creates no pods.
         """
         groups = list(_worker_groups(manifest))
         errors: list[FieldError] = []
         name = str(section(manifest, "metadata").get("name", ""))
         if name and (len(name) > MAX_NAME or not _NAME.match(name)):
-            problem = f"{shown(name)} is not a name that KubeRay makes pods of"
+            problem = f"{shown(name)} is not a name for which KubeRay creates pods"
             advice = f"use at most {MAX_NAME} of a-z, 0-9 and -, with a letter first"
             errors.append(FieldError("metadata.name", problem, advice))
         if len(groups) + 1 > MAX_PODSETS:
-            problem = (
-                f"{len(groups)} worker groups, a Workload carries {MAX_PODSETS - 1} and the head"
-            )
+            problem = f"{len(groups)} worker groups, a Workload has {MAX_PODSETS - 1} and the head"
             errors.append(
-                FieldError("spec.workerGroupSpecs", problem, "join those of equal template")
+                FieldError("spec.workerGroupSpecs", problem, "merge those with equal templates")
             )
         paths = {index: f"spec.workerGroupSpecs[{index}]" for index, _, _ in groups}
         errors += name_errors(
@@ -213,12 +211,12 @@ class RayClusterJob(GenericJob[RayCluster]):
         return section(manifest, "spec").get("enableInTreeAutoscaling") is True
 
     def is_inactive(self, job: RayCluster, children: Sequence[Job]) -> bool:
-        """No pod is left of it, or it never had one.
+        """It has no pods any more, or never had one.
 
-        Its conditions tell: they leave Suspended before the first pod is made, and come back to
-        it after the last is gone. Without them (a switch of the operator's) the state has to do.
-        `observedGeneration` says nothing here: it is only written along with something else, so
-        it stays behind when a suspended cluster is edited.
+        The conditions leave Suspended before the first pod is created, and return to it after the
+        last one is gone. Without conditions (an option of the operator) the state is used.
+        `observedGeneration` cannot be used: it is only written together with other changes, so it
+        stays behind after a suspended cluster is edited.
         """
         del children
         suspended, suspending = job.condition(_SUSPENDED), job.condition(_SUSPENDING)
@@ -227,7 +225,7 @@ class RayClusterJob(GenericJob[RayCluster]):
         return job.status.state in _INACTIVE_STATES
 
     def pods_ready(self, job: RayCluster, admitted: Mapping[str, int]) -> bool:
-        """The head is ready, and as many workers as were admitted and are wanted."""
+        """The head is ready, and as many workers as are admitted and requested."""
         head = job.condition(_HEAD_READY)
         if head is None:
             return job.status.state == "ready"
@@ -252,7 +250,7 @@ class RayClusterJob(GenericJob[RayCluster]):
             name, asked = podset["name"], podset["count"]
             if asked != admitted.get(name, 0):
                 return (
-                    f'podset "{name}" asks for {asked} pods, {admitted.get(name, 0)} were admitted'
+                    f'podset "{name}" requests {asked} pods, {admitted.get(name, 0)} were admitted'
                 )
         return None
 
@@ -269,7 +267,7 @@ def hosts_per_replica(group: Mapping[str, Any]) -> int:
 
 
 def replicas_of(group: Mapping[str, Any]) -> int:
-    """Replicas that KubeRay makes of a worker group: within its minimum and maximum.
+    """Replicas that KubeRay creates in a worker group: within its minimum and maximum.
 
     A suspended group has none.
     """
@@ -277,7 +275,7 @@ def replicas_of(group: Mapping[str, Any]) -> int:
         return 0
     minimum = max(0, int_or_default(group.get("minReplicas"), default=0))
     maximum = max(0, int_or_default(group.get("maxReplicas"), default=MAX_PODS))
-    # An absent number means the minimum, as KubeRay takes it.
+    # An absent number means the minimum, as in KubeRay.
     return min(max(int_or_default(group.get("replicas"), default=minimum), minimum), maximum)
 
 
@@ -289,7 +287,7 @@ def pod_count(group: Mapping[str, Any]) -> int:
 def _worker_request(
     template: Template, group: Mapping[str, Any], *, elastic: bool
 ) -> dict[str, Any] | None:
-    # Where replicas come and go, the indices that are left say nothing about an order.
+    # Where replicas are added and removed, the remaining indices do not define an order.
     if elastic:
         return topology_request(template)
     hosts = hosts_per_replica(group)
@@ -302,13 +300,13 @@ def _worker_request(
 
 
 def _with_autoscaler(template: Template, cluster: Manifest) -> dict[str, Any]:
-    """The head's template with the container that KubeRay adds; only what it asks for counts."""
+    """The head's template with the container that KubeRay adds; only its requests count."""
     spec = section(template, "spec", _HEAD_PATH)
     containers = items(spec, "containers", f"{_HEAD_PATH}.spec")
     options = section(section(cluster, "spec"), "autoscalerOptions", "spec")
     sidecar = _container(_SIDECAR, _SIDECAR_RESOURCES)
     if options.get("resources") is not None:
-        # Also when it is empty: then the sidecar asks for nothing.
+        # Also when it is empty: then the sidecar requests nothing.
         sidecar["resources"] = section(options, "resources", "spec.autoscalerOptions")
     return {**template, "spec": {**spec, "containers": [*containers, sidecar]}}
 
@@ -330,7 +328,7 @@ def _with_wait_container(template: Template, path: str) -> dict[str, Any]:
 
 
 def _requested_resources(container: Mapping[str, Any], path: str) -> set[str]:
-    """Names of the resources that a container asks for; limits stand in for requests."""
+    """Names of the resources that a container requests; limits stand in for requests."""
     resources, inside = section(container, "resources", path), f"{path}.resources"
     return {*section(resources, "requests", inside), *section(resources, "limits", inside)}
 

@@ -27,7 +27,7 @@ class Fence(Protocol):
         """Remove the deadline of Lease `name`, which is no longer held."""
 
 
-class DeadManTimer:
+class KernelTimer:
     """The real fence: one ITIMER_REAL, set to the earliest deadline of all Leases.
 
     Main thread only. No other code of the process may use SIGALRM or ITIMER_REAL.
@@ -65,4 +65,4 @@ class DeadManTimer:
                 return
 
 
-PROCESS_FENCE: Final = DeadManTimer()
+PROCESS_FENCE: Final = KernelTimer()

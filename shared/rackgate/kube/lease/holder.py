@@ -5,7 +5,7 @@
 - Work is stopped shortly before that. If it stops in time, the process continues as a standby.
 - Standbys measure with their monotonic clock since they observed the last change, not with the
   timestamps in the Lease. They take over after the duration plus the request timeout, as the last
-  write of a dead holder may still be in flight, with that timeout.
+  write of a crashed holder may still be in flight, with that timeout.
 - A clean stop clears the holder, so the next replica starts immediately. A holder whose time was
   nearly over does not clear it, as aborted requests may still be in flight.
 - A restarted container in the same Pod takes the Leases of its predecessor back as soon as none of

@@ -34,8 +34,8 @@ class LeaseWatch:
         client: for the list, the watch and single reads.
         namespace: namespace of the Leases.
         on_change: called after each change.
-        idle_s: seconds without data after which the watch counts as dead. Renewals are events of
-            the watch, so a few intervals without one mean that it is.
+        idle_s: seconds without data after which the watch counts as stalled. Renewals are events
+            of the watch, so a few intervals without one mean that it is.
     """
 
     def __init__(

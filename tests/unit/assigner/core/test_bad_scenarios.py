@@ -236,8 +236,8 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b"", "the file is empty: a tas-scenario/1 document is needed"),
-        (b" \n", "the file is empty: a tas-scenario/1 document is needed"),
+        (b"", "the file is empty: a tas-scenario/1 document is required"),
+        (b" \n", "the file is empty: a tas-scenario/1 document is required"),
         (b"\xff\xfe{\0", "the file is not UTF-8: invalid start byte (byte 0)"),
         (b'{"format": "\xc3"}', "the file is not UTF-8: invalid continuation byte (byte 12)"),
         (b"\xef\xbb\xbf{}", "the file begins with a byte order mark: save it without"),

@@ -28,9 +28,9 @@ from tests.unit.assigner.core.clusters import BLOCK, HOST, LEVELS, RACK, node
         ),
         (
             node("b1/r1/x1", labels={"pool": "web"}),
-            'label "pool" is "web", the flavor asks for "tas"',
+            'label "pool" is "web", the flavor requires "tas"',
         ),
-        (node("b1/r1/x1"), 'label "pool" is missing, the flavor asks for "tas"'),
+        (node("b1/r1/x1"), 'label "pool" is missing, the flavor requires "tas"'),
     ],
 )
 def test_a_node_left_out_is_named_with_its_reason(facts: NodeInfo, reason: str) -> None:

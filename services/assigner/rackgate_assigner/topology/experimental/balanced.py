@@ -1,15 +1,15 @@
 """Spread preferred requests evenly over as few domains as possible (gate TASBalancedPlacement).
 
-1. For each group of domains that may be used together, `_balance_thresholds` says how many slices
-   every used domain should take at least.
-2. `_prune_and_count` empties the domains that cannot take so many, in a copy of the counts. The
-   group with the highest threshold wins, then the one with fewest domains.
-3. `select_domains` chooses among what is left: a dynamic program over domains used, leaders left
-   and pods left, which gives up after STEP_LIMIT steps so that no request can block a cycle.
-4. Each chosen domain is given the threshold, the rest is given in order, and the pods are
+1. For each group of domains that may be used together, `_balance_thresholds` computes how many
+   slices every used domain should get at least.
+2. `_prune_and_count` removes the domains that cannot get so many, in a copy of the counts. The
+   group with the highest threshold wins, then the one with the fewest domains.
+3. `select_domains` chooses among the remaining domains: a dynamic program over domains used,
+   leaders left and pods left, which stops after STEP_LIMIT steps so that no request can block a
+cycle. 4. Each chosen domain gets the threshold, the rest is distributed in order, and the pods are
    distributed down to the leaves.
 
-When a step fails, the result is None and placement goes on with the untouched counts.
+If a step fails, the result is None and placement continues with the unchanged counts.
 Source: conformance/tas, section 12; Kueue's tas_balanced_placement.go.
 """
 
@@ -40,12 +40,12 @@ STEP_LIMIT: Final = 2_000_000
 
 
 class GreedyAssignment(NamedTuple):
-    """Fewest domains that take everything.
+    """The fewest domains that fit everything.
 
     Attributes:
         domains: how many.
-        leader: the domain taken with the leader, or None.
-        last: the last one taken without, or None.
+        leader: the domain chosen with the leader, or None.
+        last: the last one chosen without, or None.
     """
 
     domains: int
@@ -58,7 +58,7 @@ class BalancedPlan:
     """Domains of the requested level whose pruned counts allow an even spread.
 
     Attributes:
-        threshold: slices that every used domain takes at least.
+        threshold: slices that every used domain gets at least.
         domains: how many are used.
         ids: candidates.
     """
@@ -69,7 +69,7 @@ class BalancedPlan:
 
 
 def balance_shares(counts: DomainCounts) -> Shares | None:
-    """What every leaf is given in an even spread, or None."""
+    """What every leaf gets in an even spread, or None."""
     request = counts.request
     if request.need <= 0:
         return None
@@ -106,7 +106,7 @@ def balance_shares(counts: DomainCounts) -> Shares | None:
 def evaluate_greedy_assignment(
     counts: DomainCounts, level: int, ids: IntVector
 ) -> GreedyAssignment | None:
-    """Take domains, most slices first, until everything fits; None: it does not."""
+    """Choose domains, most slices first, until everything fits; None: it does not."""
     numbers = counts.level(level)
     rest = counts.request.need
     leader = last = None
@@ -158,7 +158,7 @@ def _groups(counts: DomainCounts, level: int) -> list[IntVector]:
 
 
 def _balance_thresholds(counts: DomainCounts, level: int, ids: IntVector) -> tuple[int | None, int]:
-    """Slices per domain, and fewer where the last one also needs to take the leader."""
+    """Slices per domain, and fewer if the last one also needs the leader."""
     below = level < counts.request.slice_level
     at = level + 1 if below else level
     found = evaluate_greedy_assignment(
@@ -196,12 +196,12 @@ def _prune_and_count(
 
 
 def _prune(work: DomainCounts, level: int, ids: IntVector, threshold: int) -> None:
-    """Empty the subtrees that cannot take `threshold` slices, or not with the leader."""
+    """Empty the subtrees that cannot get `threshold` slices, or not with the leader."""
     numbers = work.level(level)
     few = numbers.slices[ids] < threshold
     _clear(work, level, ids[few], wholly=True)
     if numbers.leader_fits is not None:
-        # A domain that hosts no leader keeps the numbers of its hosts: they order them.
+        # A domain without the leader keeps the numbers of its hosts: they order them.
         hosts_too_few = (numbers.leader_fits[ids] > 0) & (
             numbers.slices_with_leader[ids] < threshold
         )
@@ -224,7 +224,7 @@ def _clear(work: DomainCounts, level: int, ids: IntVector, *, wholly: bool) -> N
 
 
 def _place_slices(work: DomainCounts, level: int, start: IntVector, threshold: int) -> bool:
-    """Set the counts of each start domain to what it is given; False when not all fits."""
+    """Set the counts of each start domain to its share; False if not all fits."""
     request = work.request
     numbers = work.level(level)
     rest = request.need - threshold * len(start)
@@ -254,9 +254,9 @@ def _select_domains(
 
 
 def _copy_counts(counts: DomainCounts) -> DomainCounts:
-    """Counts of the requested level and below, in arrays of their own.
+    """Counts of the requested level and below, in separate arrays.
 
-    Not `LevelCounts.map`: arrays that are one there differ once a leader is placed.
+    Not `LevelCounts.map`: arrays that are shared there differ once a leader is placed.
     """
     levels: list[LevelCounts | None] = [None] * len(counts.request.units)
     for level in range(counts.request.level, len(levels)):
@@ -300,7 +300,7 @@ def select_domains(
 ) -> list[int] | None:
     """Choose `number` domains that together take everything with least to spare.
 
-    Evenly filled domains come first, or all in path order. None when no choice is enough, or the
+    Evenly filled domains come first, or all in path order. None if no choice is enough, or the
     search takes too many steps.
     """
     request = counts.request
@@ -369,7 +369,7 @@ def _by_evenness(counts: DomainCounts, level: int, ids: IntVector) -> list[int]:
 
 
 def entropy(pods: IntVector) -> float:
-    """Base 2 entropy of how pods are spread; 0 when there are none."""
+    """Base 2 entropy of the distribution of pods; 0 if there are none."""
     total = int(np.sum(pods))
     if total <= 0:
         return 0.0

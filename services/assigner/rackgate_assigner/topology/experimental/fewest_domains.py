@@ -1,20 +1,20 @@
-"""The smallest set of domains that is enough, exactly (gate RackgateFewestDomains).
+"""The smallest sufficient set of domains, exactly (gate RackgateFewestDomains).
 
-A set of domains is enough when their amounts add up to what is needed, one of them with the amount
-that it has beside the leader. Among all sets that are enough the best is, in this order, the one
-with
+A set of domains is sufficient if their amounts add up to the need; one of them counts with the
+amount that fits together with the leader. Among all sufficient sets the best is, in this order, the
+one with
 
 1. the fewest domains,
-2. the fewest untouched domains (those in which nothing is placed yet),
-3. the least left over,
-4. the least lost to the leader,
+2. the fewest untouched domains (domains without pods),
+3. the least surplus,
+4. the smallest loss to the leader,
 5. the first domains in path order (the set whose sorted ids come first).
 
 The first two follow from prefix sums of sorted amounts. The rest is a subset sum with two counts.
 It runs over bit sets kept in whole numbers, one bit for each reachable (touched domains used,
 untouched domains used, amount less than the largest would give).
 
-Complexity: O(domains x bits of one set). Beyond BIT_LIMIT there is no answer, and the caller keeps
+Complexity: O(domains x bits of one set). Beyond BIT_LIMIT there is no result, and the caller keeps
 the default's choice. Source: ADR 13.
 """
 
@@ -41,9 +41,9 @@ class CandidateDomains:
 
     Attributes:
         amounts: what fits into each.
-        untouched: nothing is placed there yet.
-        with_leader: what fits beside the leader; None when there is no leader.
-        leader_fits: whether the leader fits; None when there is no leader.
+        untouched: no pods are placed there yet.
+        with_leader: what fits together with the leader; None without a leader.
+        leader_fits: whether the leader fits; None without a leader.
     """
 
     amounts: IntVector
@@ -76,10 +76,10 @@ class _Candidate(NamedTuple):
 
 
 class _OpenChoice(NamedTuple):
-    """What is left to decide once the domains that every set must have are in.
+    """The remaining choice after the domains that every set must have.
 
     Attributes:
-        forced: positions that are in whatever else is chosen.
+        forced: positions that are in every set.
         free: positions to choose from, ascending.
         less: amount of each position below the largest of its class that is still free.
         touched, untouched: how many of each class to choose.
@@ -95,7 +95,7 @@ class _OpenChoice(NamedTuple):
 
 
 def min_domain_count(pool: CandidateDomains, need: int) -> int | None:
-    """How many domains the smallest set has that is enough; None when all are too few."""
+    """Size of the smallest sufficient set; None if all domains are not sufficient."""
     if need <= 0 and pool.leader_fits is None:
         return 0
     sums = _prefixes(pool, np.ones(len(pool.amounts), dtype=np.bool_))
@@ -104,7 +104,7 @@ def min_domain_count(pool: CandidateDomains, need: int) -> int | None:
 
 
 def best_set_size(pool: CandidateDomains, need: int) -> tuple[int, int] | None:
-    """How many domains and untouched ones the best set has; None when all are too few."""
+    """Number of domains and untouched domains of the best set; None if none is sufficient."""
     number = min_domain_count(pool, need)
     if number is None:
         return None
@@ -115,15 +115,15 @@ def best_set_size(pool: CandidateDomains, need: int) -> tuple[int, int] | None:
 
 
 def choose_domains(pool: CandidateDomains, need: int, *, limit: int = BIT_LIMIT) -> Choice | None:
-    """The best set that is enough.
+    """The best sufficient set.
 
     Args:
         pool: the domains.
         need: what their amounts must add up to.
-        limit: bits to go through at most.
+        limit: maximum number of bits to process.
 
     Returns:
-        None when no set is enough, or when the exact choice would take more than `limit`.
+        None if no set is sufficient, or if the exact choice would exceed `limit`.
     """
     numbers = best_set_size(pool, need)
     if numbers is None:
@@ -136,7 +136,7 @@ def choose_domains(pool: CandidateDomains, need: int, *, limit: int = BIT_LIMIT)
     left_over = open_choice.budget + 1
     for loss in _leader_losses(pool, open_choice.budget):
         if loss >= left_over:
-            break  # what a leader costs is left over: no set can be better now
+            break  # the leader costs no more than the surplus: no set can be better
         items = _candidates(pool, open_choice, loss)
         limit -= len(items) * _ReachableStates.bits(
             open_choice.touched, open_choice.untouched, open_choice.budget
@@ -163,7 +163,7 @@ def _prefixes(pool: CandidateDomains, mask: BoolVector) -> _Prefixes:
     hosts = pool.leader_fits[order]
     loss = np.where(hosts, pool.amounts[order] - pool.with_leader[order], _NO_LOSS)
     later = np.where(hosts, pool.with_leader[order], _UNREACHABLE)
-    # The leader sits in one of the largest, or in the best one that comes after all but one.
+    # The leader is in one of the largest, or in the best one that comes after all but one.
     cheapest = np.minimum.accumulate(loss)
     largest = np.maximum.accumulate(later[::-1])[::-1]
     inside = np.where(cheapest < _NO_LOSS, plain[1:] - cheapest, _UNREACHABLE)
@@ -184,7 +184,7 @@ def _largest_first(amounts: IntVector, places: IntVector) -> IntVector:
 def _min_untouched(
     touched: _Prefixes, untouched: _Prefixes, number: int, need: int, *, has_leader: bool
 ) -> int:
-    """Fewest untouched domains among `number` that are enough."""
+    """Fewest untouched domains among `number` that are sufficient."""
     fresh = np.arange(
         max(0, number - len(touched.plain) + 1), min(number, len(untouched.plain) - 1) + 1
     )
@@ -200,7 +200,7 @@ def _min_untouched(
 
 
 def _leader_losses(pool: CandidateDomains, most: int) -> list[int]:
-    """What a leader may cost, ascending; [0] without a leader."""
+    """Possible losses to the leader, ascending; [0] without a leader."""
     if pool.leader_fits is None or pool.with_leader is None:
         return [0]
     losses = np.unique((pool.amounts - pool.with_leader)[pool.leader_fits])
@@ -208,7 +208,7 @@ def _leader_losses(pool: CandidateDomains, most: int) -> list[int]:
 
 
 def _hosts_within_loss(pool: CandidateDomains, loss: int) -> BoolVector:
-    """Where a leader fits and costs `loss` at most."""
+    """Domains where the leader fits with a loss of at most `loss`."""
     if pool.leader_fits is None or pool.with_leader is None:
         return np.zeros(len(pool.amounts), dtype=np.bool_)
     hosts: BoolVector = pool.leader_fits & (pool.amounts - pool.with_leader <= loss)
@@ -216,7 +216,7 @@ def _hosts_within_loss(pool: CandidateDomains, loss: int) -> BoolVector:
 
 
 def _leader_position(pool: CandidateDomains, chosen: Sequence[int]) -> int | None:
-    """Where the leader of a set costs least, then comes first."""
+    """The domain where the leader of a set costs least, then the first one."""
     if pool.leader_fits is None or pool.with_leader is None:
         return None
     leader_fits, loss = pool.leader_fits, pool.amounts - pool.with_leader
@@ -226,10 +226,10 @@ def _leader_position(pool: CandidateDomains, chosen: Sequence[int]) -> int | Non
 
 
 def _reduce_choice(pool: CandidateDomains, touched: int, untouched: int, need: int) -> _OpenChoice:
-    """Leave out what no set can have, and take in what every set has.
+    """Remove domains that no set can have, and include those that every set has.
 
     The largest domains of each class have `spare` more than needed. A set that lacks one of them
-    has another instead: the difference is paid from `spare`.
+    has another instead: the difference is subtracted from `spare`.
     """
     classes = [((~pool.untouched).nonzero()[0], touched), (pool.untouched.nonzero()[0], untouched)]
     ranked = [(_largest_first(pool.amounts, places), q) for places, q in classes]
@@ -256,7 +256,7 @@ def _reduce_choice(pool: CandidateDomains, touched: int, untouched: int, need: i
 
 
 def _candidates(pool: CandidateDomains, open_choice: _OpenChoice, loss: int) -> list[_Candidate]:
-    """Candidates in path order; of equal ones only as many of the first as can be used."""
+    """Candidates in path order; of equal ones only the first that can be used."""
     hosts = _hosts_within_loss(pool, loss)
     free = open_choice.free
     kind = open_choice.less[free] * 4 + pool.untouched[free] * 2 + hosts[free]
@@ -278,7 +278,7 @@ class _ReachableStates:
     """Sets of (touched used, untouched used, less) as bits of a whole number.
 
     Each count has a row of `2 * budget + 1` bits and a spare row, so that one shift adds a domain
-    and one mask takes away what overflowed.
+    and one mask removes the overflow.
     """
 
     def __init__(self, touched: int, untouched: int, budget: int) -> None:
@@ -298,11 +298,11 @@ class _ReachableStates:
     def best(
         self, items: Sequence[_Candidate], loss: int, *, host: bool
     ) -> tuple[int, tuple[int, ...]] | None:
-        """Choose all that is open, with most `less` within the budget; first in path order.
+        """Choose all open domains, with most `less` within the budget; first in path order.
 
         Args:
             items: in path order.
-            loss: taken off the budget for the leader.
+            loss: subtracted from the budget for the leader.
             host: whether one of the chosen must be a host.
 
         Returns:
@@ -331,7 +331,7 @@ class _ReachableStates:
         return less, self._reconstruct(items, tables, self.end + less, host=host)
 
     def step(self, item: _Candidate) -> int:
-        """Bits that a domain moves a state by."""
+        """Number of bits by which a domain moves a state."""
         return (self.row if item.untouched else self.group) + item.less
 
     def _reconstruct(
@@ -342,7 +342,7 @@ class _ReachableStates:
         *,
         host: bool,
     ) -> tuple[int, ...]:
-        """Take each domain, in path order, after which the rest of the state can still be had."""
+        """Choose each domain, in path order, that leaves the rest of the state possible."""
         chosen: list[int] = []
         for item, (without, with_host) in zip(items, tables[1:], strict=True):
             before = state - self.step(item)

@@ -1,15 +1,15 @@
-"""Phase 2 behind gates of ours: both levels of a request, fewest domains, best fit below slices.
+"""Phase 2 with Rackgate's own gates: both levels, fewest domains, best fit below slices.
 
-- RackgateRequiredAndPreferred: one domain of the required level holds everything, and a finer
+- RackgateRequiredAndPreferred: one domain of the required level fits everything, and a finer
   level is preferred.
 - RackgateFewestDomains: several domains are chosen exactly (`fewest_domains`) instead of one by
-  one. The result is compared with the default's, because each choice looks at one level only, and
+  one. The result is compared with the default's, because each choice considers one level only, and
   what it saves there can cost domains further down.
 - RackgateBestFitBelowSlices: below the slice level hosts are filled by best fit, instead of the
   smallest first.
 
-Counts, messages and everything that a gate does not name are the default's; see ADR 13. Whatever
-fits without the gates fits with them.
+Counts, messages and everything else are the default's; see ADR 13. Whatever fits without the gates
+fits with them.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from rackgate_assigner.topology.placement.assign import (
 from rackgate_assigner.topology.placement.count import DomainCounts, FreeCapacity, LevelCounts
 from rackgate_assigner.topology.tree import PODS
 
-# Domains of a coarser level that are compared by what they need one level down.
+# Domains of a coarser level that are compared by their need one level down.
 COMPARED: Final = 256
 
 
 def pack_shares(counts: DomainCounts, free: FreeCapacity, features: Features) -> Shares | Shortfall:
-    """What every leaf is given, or what is missing; `free` says which leaves are untouched."""
+    """What every leaf gets, or the shortfall; `free` shows which leaves are untouched."""
     return _Packing(counts, free, features).shares()
 
 
@@ -59,7 +59,7 @@ class _Packing:
     def __init__(self, counts: DomainCounts, free: FreeCapacity, features: Features) -> None:
         self.counts, self.free, self.request = counts, free, counts.request
         scored = counts.level(self.request.level).score is not None
-        # Preferred node affinity comes before fewest domains, as it comes before best fit.
+        # Preferred node affinity has priority over fewest domains, as over best fit.
         self.exact = features.fewest_domains and not scored
         self.best_fit = features.best_fit_below_slices and not self.request.least_free
         self._untouched_by_level: dict[int, BoolVector] = {}
@@ -89,7 +89,7 @@ class _Packing:
         return [len(np.unique(np.searchsorted(row, leaves, side="right"))) for row in ranges]
 
     def _improve_start(self, start: FitDomains) -> FitDomains:
-        """The domains to start from, instead of the default's."""
+        """The start domains, instead of the default's."""
         both = self.request.required_level is not None
         if len(start.domains) == 1:
             climbed = start.level < self.request.level
@@ -97,7 +97,7 @@ class _Packing:
         return self._choose_several(start) if self.exact else start
 
     def _choose_by_children(self, start: FitDomains) -> FitDomains:
-        """Of the domains that take everything, the one that needs fewest one level down."""
+        """Of the domains that fit everything, the one that needs the fewest one level down."""
         level, need = start.level, self.request.need
         numbers, below = self.counts.level(level), self.counts.level(level + 1)
         enough = numbers.slices_with_leader >= need
@@ -114,7 +114,7 @@ class _Packing:
         return FitDomains(level, np.array([min(found)[-1]], dtype=np.int64)) if found else start
 
     def _choose_several(self, start: FitDomains) -> FitDomains:
-        """The exact choice among all domains of the level; the default's when it takes too long."""
+        """The exact choice among all domains of the level; the default's if it takes too long."""
         level = start.level
         numbers = self.counts.level(level)
         ids = np.arange(len(numbers.slices), dtype=np.int64)
@@ -124,9 +124,9 @@ class _Packing:
         return start if choice is None else FitDomains(level, ids[list(choice.chosen)])
 
     def _prefer_touched_parents(self, level: int, ids: IntVector) -> IntVector:
-        """Leave out domains below untouched ones of the next coarser level, as far as possible.
+        """Exclude domains below untouched ones of the next coarser level, as far as possible.
 
-        As few of those as possible are opened for the fewest domains: first those that are not
+        As few of those as possible are used for the fewest domains: first those that are not
         below an untouched domain themselves, then the larger, then by path.
         """
         need, offered = self.request.need, self.counts.level(level).slices
@@ -150,7 +150,7 @@ class _Packing:
         return ids[turn <= low]
 
     def _above(self, level: int, coarser: int) -> IntVector:
-        """For every domain of a level the one of a coarser level that holds it."""
+        """For every domain of a level, the one of a coarser level that contains it."""
         ranges = self.counts.tree.leaf_ranges
         above: IntVector = np.searchsorted(ranges[coarser], ranges[level][:-1], side="right") - 1
         return above
@@ -193,7 +193,7 @@ class _Packing:
         )
 
     def _distribute_below(self, level: int, share: Share, unit: int) -> Shares:
-        """Distribute what one domain was given over its children."""
+        """Distribute the share of one domain over its children."""
         if not share.pods and not share.leaders:
             return []
         numbers = self.counts.level(level)
@@ -232,7 +232,7 @@ class _Packing:
         return CandidateDomains(offered[ids], whole, beside[ids], numbers.leader_fits[ids] >= 1)
 
     def _untouched_domains(self, level: int) -> BoolVector:
-        """Domains of a level in which nothing is placed yet."""
+        """Domains of a level without pods."""
         found = self._untouched_by_level.get(level)
         if found is None:
             starts = self.counts.tree.leaf_ranges[level][:-1]

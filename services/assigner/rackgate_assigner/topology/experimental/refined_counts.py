@@ -1,13 +1,13 @@
-"""Phase 1 behind gates of ours: leaders by their own rules, and nodes below leaves.
+"""Phase 1 with Rackgate's own gates: leaders by their own rules, and nodes below leaves.
 
 By default a leader counts by the workers' selector, affinity and tolerations, and without a
-hostname level no node is looked at; ADR 13 says what that lets through. Here
+hostname level single nodes are not checked; ADR 13 describes the consequences. Here
 
 - RackgateLeaderRules matches the leader by its own selector, affinity and tolerations,
 - RackgateLeaderRefusals makes the message of a shortfall name the leader,
 - RackgateNodesBelowLeaves matches the nodes of a leaf one by one.
 
-The counts are not kept: each request counts all leaves, in O(nodes x resources).
+The counts are not cached: each request counts all leaves, in O(nodes x resources).
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class RefinedCounts:
     """The counts of one request.
 
     Attributes:
-        worker, leader: what was counted.
+        worker, leader: the pods that were counted.
         leader_name: PodSet of the leader.
         outside_leaf_range: shape (leaves,), leaves that a replacement must not use, or None.
-        by_node: leaves are many nodes, which were matched one by one.
+        by_node: leaves have many nodes, which were matched one by one.
     """
 
     counts: DomainCounts
@@ -116,7 +116,7 @@ def count_refined(
     outside_leaf_range: BoolVector | None,
     features: Features,
 ) -> RefinedCounts:
-    """Count what every leaf can take; leaves of `outside_leaf_range` take nothing."""
+    """Count the capacity of every leaf; leaves of `outside_leaf_range` count 0."""
     tree = free.capacity.tree
     by_node = features.nodes_below_leaves and not tree.lowest_is_hostname
 
@@ -164,7 +164,7 @@ def count_refined(
 def _count_by_leaf(
     free: FreeCapacity, worker: SinglePodShape, leader: SinglePodShape | None
 ) -> tuple[IntVector, BoolVector, IntVector]:
-    """Shapes (leaves,): workers, whether the leader fits, and workers beside it.
+    """Shapes (leaves,): workers, whether the leader fits, and workers that fit with it.
 
     Where workers may not run, the leader still may.
     """
@@ -179,10 +179,10 @@ def _count_by_leaf(
 def _count_by_node(
     free: FreeCapacity, worker: SinglePodShape, leader: SinglePodShape | None
 ) -> tuple[IntVector, BoolVector, IntVector]:
-    """As `_count_by_leaf`, where a leaf is many nodes: no more than they take one by one.
+    """As `_count_by_leaf`, if a leaf has many nodes: no more than fit on them one by one.
 
-    Usage is known per leaf only. So the nodes are taken as empty, and the free capacity of the
-    leaf is the upper limit: nothing that could fit is rejected, and no pod is larger than its node.
+    Usage is known per leaf only. So the nodes count as empty, and the free capacity of the
+    leaf is the upper limit: no pod that could fit is rejected, and no pod is larger than its node.
     """
     tree = free.capacity.tree
     allowed = worker.allowed(len(tree.nodes))
@@ -207,7 +207,7 @@ def _count_by_node(
 def _node_fit(
     tree: TopologyTree, amounts: Mapping[str, int], less: Mapping[str, int] | None = None
 ) -> IntVector:
-    """Shape (nodes,): pods that each node takes when it is empty, or holds `less`."""
+    """Shape (nodes,): pods that fit on each node if it is empty, or has usage `less`."""
     best: IntVector | None = None
     for resource, amount in amounts.items():
         allocatable = _node_allocatable(tree, resource)
@@ -223,7 +223,7 @@ def _node_exclusions(
 ) -> str:
     """As `exclusion_text`, counted in nodes.
 
-    A node is excluded by a resource when it is too small for one pod, or its leaf too full.
+    A node is excluded by a resource if it is too small for one pod, or its leaf too full.
     """
     tree = free.capacity.tree
     left = shape.allowed(len(tree.nodes))

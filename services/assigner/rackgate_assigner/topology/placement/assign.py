@@ -1,22 +1,23 @@
 """Phase 2 of placement: choose domains, and assign the pods down to the leaves.
 
-1. `find_fit_domains` chooses where to start. It looks for the one domain of the requested level
-   that takes everything and has least to spare. A required request ends there; a preferred one
-   climbs level by level, and takes several domains when not even the highest level has one.
+1. `find_fit_domains` chooses the start domains. It searches for the domain of the requested level
+   that fits everything and has the least to spare. A required request ends there; a preferred one
+   goes up level by level, and uses several domains if not even the highest level has one.
 2. `assign_to_leaves` distributes the pods from there. Down to the slice level it distributes all
    slices over all children at once, whatever their parents were given. Below the slice level each
    domain distributes its own pods over its own children.
-3. `distribute` goes through a sorted list of domains: each gives all it has, and the last one is
-   the best fit for the rest.
+3. `distribute` iterates over a sorted list of domains: each gets as much as fits, and the last one
+   is the best fit for the rest.
 
 Inputs: the counts of phase 1, and the request that they were counted for.
-Orders, ties by path: with a leader ("order L" of the source): leader fits, most slices beside the
-leader, fewest pods beside the leader. Without ("order W"): most slices, fewest pods. Unconstrained
-requests take fewest slices first ("least free"). A score of preferred node affinity comes before
+Orders, ties by path: with a leader ("order L" of the source): leader fits, most slices together
+with the leader, fewest pods together with it. Without ("order W"): most slices, fewest pods.
+Unconstrained requests use domains with fewest slices first ("least free"). A score of preferred
+node affinity comes before the slices.
 the slices.
 Invariants: domains are ids of one level, ascending unless said otherwise, so a stable sort breaks
 ties by path. The shares of each step add up to the request.
-Complexity: O(domains) per level; only what is used is sorted.
+Complexity: O(domains) per level; only the domains that are used are sorted.
 Source: conformance/tas, section 8; `findTopologyAssignment` of Kueue's tas_flavor_snapshot.go.
 """
 
@@ -66,7 +67,7 @@ class FitDomains:
 
 
 class Share(NamedTuple):
-    """What a domain is given: workers, and the leader (0 or 1)."""
+    """The share of a domain: workers, and the leader (0 or 1)."""
 
     domain: int
     pods: int
@@ -78,7 +79,7 @@ _SHARE: Callable[[tuple[int, int, int]], Share] = partial(tuple.__new__, Share)
 
 
 class DomainAmounts(NamedTuple):
-    """What domains of one level have to give, by domain id: slices, pods or units.
+    """Amounts that fit in the domains of one level, by domain id: slices, pods or units.
 
     Attributes:
         without_leader: if the leader is elsewhere.
@@ -133,7 +134,7 @@ def find_fit_domains(counts: DomainCounts) -> FitDomains | Shortfall:
 
 
 def _find_single_domain(counts: DomainCounts, numbers: LevelCounts) -> int | None:
-    """The domain that takes everything and has least to spare, or None."""
+    """The domain that fits everything and has the least to spare, or None."""
     if numbers.score is not None:
         return _find_single_domain_by_score(counts, numbers)
     slices = numbers.slices_with_leader
@@ -176,7 +177,7 @@ def _slices_of_first_domain(counts: DomainCounts, numbers: LevelCounts) -> int:
 def _take_several_domains(
     counts: DomainCounts, numbers: LevelCounts, level: int
 ) -> FitDomains | Shortfall:
-    """Take domain after domain until everything fits."""
+    """Use domain after domain until everything fits."""
     request = counts.request
     lowest = len(request.units) - 1
     if numbers.leader_fits is not None and numbers.score is None and level == lowest:
@@ -222,7 +223,7 @@ def _several_leaves(
 
 
 def _leader_leaf(counts: DomainCounts, numbers: LevelCounts, leader_fits: IntVector) -> int:
-    """The leaf that is used first: for the leader, and for what fits beside it."""
+    """The leaf that is used first: for the leader, and for what fits together with it."""
     request = counts.request
     least_free, need = request.least_free, request.need
     loss = numbers.slices - numbers.slices_with_leader
@@ -232,7 +233,7 @@ def _leader_leaf(counts: DomainCounts, numbers: LevelCounts, leader_fits: IntVec
     )
     if least_free or numbers.slices_with_leader[first] < need:
         return first
-    # A leaf that takes everything: the one with least to spare, of several the first in order.
+    # A leaf that fits everything: the one with least to spare, of several the first in order.
     slices = numbers.slices_with_leader | (leader_fits - 1)
     places = (slices == least_sufficient(slices, need)).nonzero()[0]
     if not len(places) or first in places:
@@ -346,10 +347,10 @@ def children_of(counts: DomainCounts, level: int, domains: list[int]) -> IntVect
 def distribute(
     ids: IntVector, wanted: int, leaders: int, amounts: DomainAmounts, *, best_fit: bool
 ) -> Shares:
-    """Give `wanted` slices or units and the leader to the domains of a sorted list.
+    """Distribute `wanted` slices or units and the leader over the domains of a sorted list.
 
     Returns:
-        Domains in the order they were used; one may have got nothing.
+        Domains in the order they were used; the share of one may be empty.
     """
     if not leaders:
         shares, rest = _fill_in_order(ids, amounts.without_leader[ids], wanted, amounts.size)
@@ -387,8 +388,8 @@ def distribute_slices(
 ) -> Shares:
     """`distribute` for slices without leader and scores; sorts only the domains that are used.
 
-    `ids` ascend; None stands for all domains of the level. Domains without a slice are left out:
-    neither they nor anything below them would be given a pod.
+    `ids` ascend; None means all domains of the level. Domains without a slice are omitted:
+    neither they nor anything below them would get a pod.
     """
     if wanted <= 0:
         return []
@@ -430,7 +431,7 @@ def _distribute_below_slice_level(
 def _fill_in_order(
     ids: IntVector, amounts: IntVector, wanted: int, size: int
 ) -> tuple[Shares, int | None]:
-    """Shares of those that give all they have, and the rest for the next one; None: no next."""
+    """Shares of the domains that are filled, and the rest for the next one; None: no next."""
     if len(ids) <= VECTORIZE_ABOVE:
         shares: Shares = []
         for domain, amount in zip(ids.tolist(), amounts.tolist(), strict=True):
@@ -441,7 +442,7 @@ def _fill_in_order(
         return shares, None
     ends = np.minimum(amounts, wanted).cumsum()
     last = int(ends.searchsorted(wanted))
-    # Made like this, a share takes a quarter of what its constructor would.
+    # Created this way, a share takes a quarter of the time of its constructor.
     given = zip(ids[:last].tolist(), (amounts[:last] * size).tolist(), repeat(0))
     shares = list(map(_SHARE, given))
     if last == len(ids):
@@ -500,7 +501,7 @@ def _find_best_fit_slices(
 def least_sufficient(amounts: IntVector, wanted: int) -> int | None:
     """The smallest amount that is at least `wanted` (not negative), or None.
 
-    Amounts that are too small wrap around to the far end of the unsigned numbers.
+    Amounts that are too small wrap around to the other end of the unsigned numbers.
     """
     if not len(amounts) or wanted >= UINT64_SIGN_BIT:
         return None
@@ -533,7 +534,7 @@ def first_domain_with_leader(
 
 
 def _sort_keys_with_leader(counts: LevelCounts, *, least_free: bool) -> list[IntVector]:
-    """What order L sorts by, the most important first."""
+    """The sort keys of order L, the most important first."""
     slices = counts.slices_with_leader
     keys = [slices if least_free else -slices, counts.pods_with_leader]
     if counts.score is not None:
@@ -558,7 +559,7 @@ def first_domains(
 ) -> IntVector:
     """The first domains in order W (without scores), at least as many as `wanted` slices need.
 
-    Of some domains (ascending), or of the whole level. Domains without a slice are left out.
+    Of some domains (ascending), or of the whole level. Domains without a slice are omitted.
     """
     slices = counts.slices if ids is None else counts.slices[ids]
     pods = None
@@ -635,7 +636,7 @@ def smallest(keys: list[IntVector], limit: int) -> IntVector:
 def not_fit_message(
     topology: str, counts: DomainCounts, shortfall: Shortfall, excluded: str
 ) -> str:
-    """How much fits, and `excluded` from `exclusion_text`, in Kueue's words (section 10)."""
+    """How much fits, and `excluded` from `exclusion_text`, as Kueue's message (section 10)."""
     request = counts.request
     if shortfall.absent:
         return f"no topology domains at level: {counts.tree.levels[shortfall.level]}"
@@ -654,7 +655,7 @@ def not_fit_message(
 
 
 def _layers_text(counts: DomainCounts, shortfall: Shortfall) -> str:
-    """What fits per slice layer in the domain that comes closest."""
+    """What fits per slice layer in the best candidate domain."""
     request = counts.request
     tree = counts.tree
     slices = counts.level(shortfall.level).slices

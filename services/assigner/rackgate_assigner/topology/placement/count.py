@@ -3,14 +3,14 @@
 1. `count_leaves` divides the free capacity of each leaf by the requests of one pod, resource by
    resource. Blocked leaves count 0.
 2. `sum_children` adds the leaves up to their parents. A level is summed up when phase 2 reads it.
-3. `count_domains` keeps the counts with the capacity, because many Workloads of one scheduling
-   cycle request the same. Between two of them only the leaves of one placement change. Those
+3. `count_domains` caches the counts with the capacity, because many Workloads of one scheduling
+   cycle have the same request. Between two of them only the leaves of one placement change. Those
    leaves and the domains above them are counted again, by the functions that count all of them.
 
-Input: the capacity of a snapshot, less what earlier PodSets of the same Workload were assigned.
+Input: the capacity of a snapshot, minus the assignments of earlier PodSets of the same Workload.
 Invariants: counts are never negative; a domain's `pods_with_leader` is at most its `pods`;
 without a leader the two are the same array, as are `pods` and `slices` without slices.
-Complexity: O(leaves x resources), or O(changed leaves x resources) with kept counts.
+Complexity: O(leaves x resources), or O(changed leaves x resources) with cached counts.
 Source: conformance/tas, section 7; `fillInCounts` of Kueue's tas_flavor_snapshot.go.
 """
 
@@ -28,11 +28,11 @@ from rackgate_assigner.topology.placement.node_matching import Eligibility
 from rackgate_assigner.topology.placement.request import PlacementRequest
 from rackgate_assigner.topology.tree import TopologyTree
 
-# Pods that fit where a pod requests 0 of a resource.
+# Pods that fit if a pod requests 0 of a resource.
 NO_LIMIT: Final = 2**31 - 1
 UNREACHABLE: Final = 2**62
-# To count a few leaves takes as long as to count this many, and 8 more for each of them.
-# Nothing is kept for smaller trees.
+# Counting a few leaves takes as long as counting this many, and 8 more for each of them.
+# For smaller trees nothing is cached.
 MIN_LEAVES: Final = 6_000
 COST_PER_LEAF: Final = 8
 _NO_LEAVES: Final[IntVector] = np.zeros(0, dtype=np.int64)
@@ -43,7 +43,7 @@ _NO_LEAVES: Final[IntVector] = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class AssumedUsage:
-    """Pods that an earlier PodSet of the Workload was assigned.
+    """Pods that are assigned to an earlier PodSet of the Workload.
 
     Attributes:
         leaves: distinct leaf ids.
@@ -57,7 +57,7 @@ class AssumedUsage:
 
 
 class FreeCapacity:
-    """What is free for the next PodSet: the capacity less the assumed usage. Only read."""
+    """Free capacity for the next PodSet: the capacity minus the assumed usage. Read-only."""
 
     __slots__ = ("_free", "_usage", "assumed", "capacity", "simulate_empty")
 
@@ -83,7 +83,7 @@ class FreeCapacity:
     def free_amounts(self, resource: str, at: IntVector | None = None) -> IntVector | None:
         """Free amount of a resource, read-only; None when no node offers it.
 
-        Of all leaves, shape (leaves,), or of those of the ids `at` (ascending), shape (len(at),).
+        Of all leaves, shape (leaves,), or of the ids `at` (ascending), shape (len(at),).
         """
         row = self.capacity.rows.get(resource)
         if row is None:
@@ -108,7 +108,7 @@ class FreeCapacity:
 
 
 def _positions(leaves: IntVector, among: IntVector) -> tuple[IntVector, BoolVector]:
-    """Positions in `among` (ascending) of the `leaves` that are there, and which these are."""
+    """Positions in `among` (ascending) of the `leaves` that it contains, and these leaves."""
     positions = among.searchsorted(leaves)
     found = positions < len(among)
     found[found] = among[positions[found]] == leaves[found]
@@ -130,7 +130,7 @@ def pods_that_fit(amount: int, free: IntVector | None, leaf_count: int) -> IntVe
 def fit(
     amounts: Mapping[str, int], free: FreeCapacity, *, at: IntVector | None = None
 ) -> IntVector:
-    """Pods that all leaves, or those of the ids `at`, can still take.
+    """Pods that still fit on all leaves, or on those of the ids `at`.
 
     `amounts` are the requests of one pod, with its 1 of `pods`. Shape (leaves,) or (len(at),),
     never negative; the caller may write to it.
@@ -168,10 +168,10 @@ def fit_with_leader(
     *,
     at: IntVector | None = None,
 ) -> IntVector:
-    """Workers that fit beside the leader; `pods` where the leader does not fit.
+    """Workers that fit together with the leader; `pods` where the leader does not fit.
 
-    Only resources of the leader can leave less than `pods`, and only where the workers spare too
-    little of them: mostly few leaves, or none.
+    Only resources of the leader can reduce `pods`, and only where the workers leave too
+    little of them: usually on few leaves, or none.
     """
     best = pods.copy()
     for resource, amount in worker.items():
@@ -216,7 +216,7 @@ class LevelCounts:
     score: IntVector | None = None
 
     def map(self, change: Callable[[IntVector], IntVector]) -> LevelCounts:
-        """Every array changed, for example sliced or copied; arrays that are one stay one."""
+        """Every array changed, for example sliced or copied; shared arrays stay shared."""
         mapped: dict[int, IntVector] = {}
 
         def once(values: IntVector) -> IntVector:
@@ -282,7 +282,7 @@ class DomainCounts:
         return counts
 
     def for_request(self, request: PlacementRequest) -> DomainCounts:
-        """The same counts, shared, for a request that differs in nothing they depend on."""
+        """The same counts, shared, for a request that differs only in fields without influence."""
         return DomainCounts(self.tree, request, self.level(-1), self.levels)
 
     def copy(self) -> DomainCounts:
@@ -293,13 +293,13 @@ class DomainCounts:
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
-    """What the counts of the leaves depend on besides request and capacity.
+    """What the counts of the leaves depend on in addition to request and capacity.
 
     Attributes:
         worker: requests of one worker, with its 1 of `pods`.
         leader: the same of the leader, or None.
         eligibility: blocked leaves and preferred node affinity.
-        outside_leaf_range: shape (leaves,), leaves that are blocked besides, or None.
+        outside_leaf_range: shape (leaves,), additional blocked leaves, or None.
     """
 
     worker: Mapping[str, int]
@@ -308,7 +308,7 @@ class GroupShape:
     outside_leaf_range: BoolVector | None = None
 
     def blocked(self) -> BoolVector | None:
-        """Shape (leaves,): leaves that take nothing, or None."""
+        """Shape (leaves,): leaves without capacity for the pods, or None."""
         if self.outside_leaf_range is None:
             return self.eligibility.blocked
         if self.eligibility.blocked is None:
@@ -363,8 +363,8 @@ def sum_children(
 ) -> LevelCounts:
     """Counts of some domains of a level from those of their children.
 
-    `below` has the counts of all children, domain by domain, and `starts` where each domain's
-    children begin there. Units are those of inner slice layers.
+    `below` has the counts of all children, domain by domain, and `starts` the first child of each
+    domain. Units are those of inner slice layers.
     """
     unit = 1 if ignore_units else request.units[level + 1]
     child_pods = below.pods if unit == 1 else below.pods // unit * unit
@@ -422,9 +422,9 @@ def _minimums(values: IntVector, starts: IntVector) -> IntVector:
 
 
 def count_domains(request: PlacementRequest, free: FreeCapacity, shape: GroupShape) -> DomainCounts:
-    """Count all domains; kept counts of the same shape are brought up to date and used.
+    """Count all domains; cached counts of the same shape are updated and reused.
 
-    The counts are lent: they change when the capacity is charged and counted again.
+    The result is shared: it changes when the capacity is charged and counted again.
     """
     tree = free.capacity.tree
     assumed = _NO_LEAVES
@@ -484,7 +484,7 @@ def _recount(
 def _count_parents(
     counts: DomainCounts, level: int, below: IntVector
 ) -> tuple[IntVector, LevelCounts]:
-    """Domains of a level that hold some of the level below, and their counts."""
+    """Domains of a level that contain some of the level below, and their counts."""
     tree, children = counts.tree, counts.level(level + 1)
     ids = np.array(sorted(set(tree.parents[level + 1][below].tolist())), dtype=np.int64)
     offsets = tree.children[level]
@@ -508,7 +508,7 @@ def exclusion_text(
 ) -> str:
     """`. Total nodes: T; excluded: ...`; empty when every leaf takes at least one pod.
 
-    The words are Kueue's (conformance/tas, section 10).
+    The message is Kueue's (conformance/tas, section 10).
     """
     leaf_count = free.capacity.tree.leaf_count
     excluded: dict[str, int] = {}
@@ -531,6 +531,6 @@ def exclusion_text(
 
 
 def format_exclusions(total: int, excluded: Mapping[str, int]) -> str:
-    """Numbers by reason, those that are 0 left out."""
+    """Numbers by reason; zeros are omitted."""
     parts: Sequence[str] = sorted(f"{reason}: {n}" for reason, n in excluded.items() if n)
     return f". Total nodes: {total}; excluded: {', '.join(parts)}" if parts else ""

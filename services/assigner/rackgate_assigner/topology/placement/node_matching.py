@@ -1,6 +1,6 @@
 """Which nodes a pod may run on: taints, node selector, node affinity.
 
-Only where the lowest level is the hostname. Elsewhere a leaf is many nodes, and Kueue checks none
+Only if the lowest level is the hostname. Otherwise a leaf has many nodes, and Kueue checks none
 of the three there (CAP-06; conformance/tas, section 7).
 """
 
@@ -33,12 +33,12 @@ class Eligibility:
     """Which nodes the pods of one template may use; compared by identity.
 
     Attributes:
-        blocked: shape (nodes,), True where a pod may not run; None when nowhere.
+        blocked: shape (nodes,), True where a pod may not run; None if it may run everywhere.
         codes: shape (nodes,): 0 where it may run, else 1 + index into `reasons`.
         reasons: as in a message: `affinity`, `nodeSelector`, `taint "..."`.
         numbers: nodes per reason; a node counts for the first one.
         scores: shape (nodes,): sum of the weights of matching preferred terms, 0 where blocked;
-            None when they do not count.
+            None if they do not count.
     """
 
     blocked: BoolVector | None = None
@@ -59,14 +59,14 @@ def match_nodes(
     soft_affinity: bool,
     match_every_node: bool = False,
 ) -> Eligibility:
-    """Match all nodes of the tree against a PodSet's template; the result is kept with the tree.
+    """Match all nodes of the tree against a PodSet's template; the result is cached in the tree.
 
     Args:
-        tree: excludes nothing unless its lowest level is the hostname.
+        tree: no node is excluded unless its lowest level is the hostname.
         podset: its selector, tolerations and affinity count.
         flavor_tolerations: added by the flavor.
         soft_affinity: score the preferred terms.
-        match_every_node: also where a leaf is many nodes.
+        match_every_node: also if a leaf has many nodes.
     """
     if not tree.lowest_is_hostname and not match_every_node:
         return ALL_ELIGIBLE
@@ -110,7 +110,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def blocking_taint(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
-    """The first taint of a node that keeps new pods away, or None. PreferNoSchedule never does."""
+    """The first taint of a node that repels new pods, or None. PreferNoSchedule never does."""
     for taint in taints:
         if taint.effect in BLOCKING_EFFECTS and not any(
             tolerates(toleration, taint) for toleration in tolerations

@@ -1,10 +1,10 @@
-"""Where do these pods go? The placement engine, as a library.
+"""The placement engine, as a library: choose the domains of pods.
 
 `place` puts the PodSets of one Workload on one snapshot, one after another; PodSets of one group
 (workers and a leader) go together. For each of them, `PlacementSearch.find_topology_assignment`
 
 1. reads the topology request against the levels of the tree (`request`),
-2. judges the nodes by taints, selector and affinity (`node_matching`),
+2. matches the nodes by taints, selector and affinity (`node_matching`),
 3. counts what fits into every domain (`count`, phase 1),
 4. chooses domains and assigns the pods down to the leaves (`assign`, phase 2),
 
@@ -108,7 +108,7 @@ class PodSetGroup:
 
 
 def group_podsets(podsets: Sequence[PodSetRequest]) -> Iterator[PodSetGroup]:
-    """Yield PodSets without a group alone, and a group where its first member stands."""
+    """Yield PodSets without a group alone, and a group at the position of its first member."""
     groups: dict[str, list[PodSetRequest]] = {}
     for podset in podsets:
         if podset.count < 0:
@@ -153,7 +153,7 @@ def _place_group(
 
 
 def _group_problem(group: PodSetGroup) -> str | None:
-    """What is wrong with a group, whatever the capacity and the topology request."""
+    """What is wrong with a group, regardless of capacity and topology request."""
     if len(group.members) > 2:
         return (
             f'podset group "{group.workers.group}" has {len(group.members)} podsets, '
@@ -201,7 +201,7 @@ class PlacementSearch:
     """A walk over the PodSets of one Workload.
 
     Attributes:
-        free: the capacity less what was assumed during this walk.
+        free: the capacity minus what was assumed for earlier PodSets.
     """
 
     def __init__(
@@ -236,9 +236,9 @@ class PlacementSearch:
         layers: Sequence[SliceLayer] | None = None,
         leaf_range: tuple[int, int] | None = None,
     ) -> LeafAssignment | str:
-        """Find where the pods of one group go; assumes nothing.
+        """Find domains for the pods of one group; assumes nothing.
 
-        Args:
+        workers: their topology request, selector, affinity and tolerations count.
             workers: whose topology request, selector, affinity and tolerations count.
             count: workers to place.
             leader: one pod of this PodSet goes with them.
@@ -328,7 +328,7 @@ class PlacementSearch:
         return CountedGroup(count_domains(request, self.free, shape), self.free, shape)
 
     def assign(self, counts: DomainCounts) -> Shares | Shortfall:
-        """Phase 2: what every leaf is given."""
+        """Phase 2: what every leaf gets."""
         request, features = counts.request, self.features
         if features.balanced_placement and not (
             request.required or request.unconstrained or request.required_level is not None
@@ -373,7 +373,7 @@ def _resize_group(
     previous: TopologyAssignment,
     leader: PodSetRequest | None,
 ) -> dict[str, TopologyAssignment] | NoFit | None:
-    """Keep what is placed, and place only the pods that are more than before.
+    """Keep existing assignments, and place only the additional pods.
 
     Returns:
         Assignments, a failure (of the workers alone), or None when a previous domain is gone:

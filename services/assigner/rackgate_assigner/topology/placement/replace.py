@@ -1,14 +1,14 @@
-"""Replace the pods of an unhealthy node; the other pods of the Workload stay where they are.
+"""Replace the pods of an unhealthy node; the other pods of the Workload keep their domains.
 
-1. The domains of the current assignment that are not the unhealthy node's are kept. Each must
+1. The domains of the current assignment on other nodes are kept. Each must
    still be a leaf of the tree.
 2. The new pods may be restricted to a domain: to the one whose PodSet slice lost only some of its
-   pods, else to the required domain that holds the kept pods.
+   pods, else to the required domain of the kept pods.
 3. The pods of the unhealthy node are placed there as `place` does it, and merged with the kept
    ones.
 
-Inputs: a capacity that is charged with the current assignments, those on the unhealthy node
-included. Only the first unhealthy node is replaced; PodSets are handled one by one.
+Inputs: a capacity that is charged with the current assignments, including those on the unhealthy
+node. Only the first unhealthy node is replaced; PodSets are handled one by one.
 Source: conformance/tas, section 11; `findReplacementAssignment` of Kueue's tas_flavor_snapshot.go.
 """
 
@@ -46,7 +46,7 @@ def replace(
     flavor_tolerations: Sequence[Toleration] = (),
     features: Features = DEFAULTS,
 ) -> Placement:
-    """Place the pods of the first unhealthy node; all others stay. `capacity` is only read.
+    """Place the pods of the first unhealthy node; all others stay. `capacity` is read-only.
 
     Returns:
         New assignments of the PodSets that had one, up to the first that does not fit: `failure`.
@@ -115,7 +115,7 @@ def _replace_podset(
 def _required_domain(
     tree: TopologyTree, podset: PodSetRequest, leaf: int
 ) -> tuple[int, int] | None:
-    """Leaves of the required domain that holds a leaf; None without a required level."""
+    """Leaves of the required domain that contains a leaf; None without a required level."""
     required = podset.topology.required if podset.topology else None
     if required is None or required not in tree.levels:
         return None
@@ -129,7 +129,7 @@ def _incomplete_slice_domain(
     pods_to_replace: int,
     layers: Sequence[SliceLayer],
 ) -> tuple[int, int] | None:
-    """Leaves of the domain whose pods make up whole slices again with the new ones, or None."""
+    """Leaves of the domain whose pods form whole slices again with the new ones, or None."""
     incomplete = [layer for layer in layers if layer.size > 0 and pods_to_replace % layer.size]
     if not incomplete or incomplete[-1].topology not in tree.levels:
         return None

@@ -28,9 +28,9 @@ class PlacementRequest:
         layers: slice layers as requested, outermost first.
         required: one domain of the requested level, or nothing.
         unconstrained: nothing is requested, or only slices, or `unconstrained: true`.
-        least_free: domains with least free capacity first, instead of best fit.
+        least_free: domains with the least free capacity first, instead of best fit.
         required_level: with gate RackgateRequiredAndPreferred, the level of which one domain must
-            hold everything while `level` is preferred; else None.
+            fit everything while `level` is preferred; else None.
         need: slices to place (pods without slices).
     """
 
@@ -71,7 +71,7 @@ def read_placement_request(
         count: pods to place.
         layers: slice layers, outermost first.
         mixed_profile: least free for unconstrained requests, best fit for the others.
-        both_levels: a preferred level counts beside a required one; else it is ignored.
+        both_levels: a preferred level counts together with a required one; else it is ignored.
 
     Raises:
         RequestError: the request does not make sense on these levels.
@@ -108,7 +108,7 @@ def read_placement_request(
 
 
 def _required_level(levels: Sequence[str], required: str, preferred: str) -> int:
-    """Index of the required level, which the preferred one must not lie above."""
+    """Index of the required level, which the preferred one must not be above."""
     for named in (required, preferred):
         if named not in levels:
             raise RequestError(f"no requested topology level: {named}")
