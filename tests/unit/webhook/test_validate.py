@@ -78,7 +78,7 @@ def test_a_template_that_names_a_node_is_refused_but_where_it_is_stored_already(
 ) -> None:
     found = governed(job("train", 2, pod={"nodeName": "n1"}, **asked))
     (error,) = refusals(JOB, found)
-    assert error.startswith('spec.template.spec.nodeName: "n1" would bind the pods without")
+    assert error.startswith('spec.template.spec.nodeName: "n1" would bind the pods without')
     assert refusals(JOB, edited(found, parallelism=1), found) == []
     plain = {**found, "metadata": {"name": "train"}}
     assert len(refusals(JOB, found, plain)) == 1
@@ -362,7 +362,7 @@ def test_podsets_are_frozen_while_quota_is_reserved_but_for_smaller_counts() -> 
     assert refusals(WORKLOAD, workload(3, reserved=True), stored) == []
     assert "more than the 4 pods" in refusals(WORKLOAD, workload(5, reserved=True), stored)[0]
     other = workload(4, reserved=True, template={"spec": {"nodeName": "n"}})
-    assert "cannot change while quota is reserved" in refusals(WORKLOAD, other, stored)[0]
+    assert "podsets cannot change while quota is reserved" in refusals(WORKLOAD, other, stored)[0]
     moved = edited(stored, queueName="other")
     assert refusals(WORKLOAD, moved, stored)[0].startswith("spec.queueName: ")
     assert refusals(WORKLOAD, edited(workload(4), queueName="other"), workload(4)) == []

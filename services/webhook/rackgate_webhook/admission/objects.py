@@ -124,7 +124,7 @@ def _immutable_spec_errors(
         errors.append(FieldError("spec.queueName", problem, advice))
     now, before = items(spec, "podSets", "spec"), items(stored, "podSets", "spec")
     if _without_counts(now) != _without_counts(before):
-        problem = "while quota is reserved, only smaller counts are allowed in podsets"
+        problem = "podsets cannot change while quota is reserved, except to smaller counts"
         errors.append(FieldError("spec.podSets", problem, advice))
         return errors
     for index, (podset, old) in enumerate(zip(now, before, strict=True)):
