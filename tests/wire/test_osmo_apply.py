@@ -347,7 +347,7 @@ async def test_what_was_done_before_a_refusal_is_known(
         Fault.status(422, "Invalid", "no such image", method="POST", path="/pods", times=99)
     )
     outcome = Outcome()
-    with pytest.raises(CommandError, match="is refused: no such image"):
+    with pytest.raises(CommandError, match="is rejected: no such image"):
         await Wanted().apply(client, outcome)
     assert {done.kind for done in outcome.results} == {"Topology", "PodGroup"}
     server.faults.clear()
