@@ -379,7 +379,7 @@ async def test_a_kind_that_is_not_there_is_named_with_who_brings_it(
         await check_served(client, kind)
     assert str(refused.value) == (
         f"the cluster does not serve {kind.full_name} in version {kind.version}: install the KAI "
-        f'scheduler, which brings the CustomResourceDefinition "{kind.full_name}" (on a '
+        f'scheduler, which has the CustomResourceDefinition "{kind.full_name}" (on a '
         'playground: "rackgate up --with kai-crds")'
     )
     resources = {"resources": [{"name": kind.plural}]}

@@ -193,10 +193,10 @@ def plan_pod_deletion(
     group, names = wanted["metadata"]["name"], {pod["metadata"]["name"] for pod in mine}
     by_name = {pod["metadata"]["name"]: pod for pod in there}
     live = set(live_pods(there, group))
-    refused = isinstance(plan_pod_group(wanted, stored, sorted(live)), Reject) or any(
+    rejected = isinstance(plan_pod_group(wanted, stored, sorted(live)), Reject) or any(
         isinstance(plan_pod(pod, by_name.get(pod["metadata"]["name"])), Reject) for pod in mine
     )
-    if not refused:
+    if not rejected:
         return None
     to_delete = [pod for name, pod in sorted(by_name.items()) if name in live or name in names]
     foreign = [pod["metadata"]["name"] for pod in to_delete if not _applied(pod, group)]
