@@ -294,9 +294,9 @@ def _with_former_owner(before: PodRow, after: PodRow) -> PodRow:
 def check_removed_gates(before: PodRow, after: PodRow) -> Iterator[Breach]:
     """Gates that one write removed from a pod, and who removed them.
 
-    The managed fields tell whether the ungater wrote. They name nobody for a gate alone, so a
-    removed topology gate counts only if the nodeSelector changed with it; otherwise the pod itself
-    shows it (`past-the-gate`).
+    The managed fields tell whether the ungater wrote. They do not show who removed a gate alone, so
+    a removed topology gate counts only if the nodeSelector changed with it; otherwise the pod
+    itself shows it (`past-the-gate`).
     """
     lost = {*before.gates} - {*after.gates}
     ungater = after.ungater_wrote_at > before.ungater_wrote_at

@@ -39,7 +39,7 @@ class NodeIndex:
         """Whether a pod uses quota: it is bound, and has not ended.
 
         A pod that is being deleted uses quota until it is gone, except on a node that is gone or
-        not ready, where nobody reports that it ended.
+        not ready, where no kubelet reports that it ended.
         """
         if not (pod.node and pod.terminating and self.nodes):
             return bool(pod.node)

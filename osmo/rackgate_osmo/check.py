@@ -1,8 +1,8 @@
 """Traps of the real KAI that neither schema nor webhook tells of, seen without placing anything.
 
-Judged are the objects that `build_podgroups` makes, so a profile that works round a trap is not
-warned of it. Each cause is told once. Without nodes only what lies in the workflow is told; with
-nodes, what they make of it.
+The checks use the objects that `build_podgroups` returns, so there is no warning about a trap that
+the profile avoids. Each cause is reported once. Without nodes, only causes in the workflow are
+reported; with nodes, their effects on these nodes.
 """
 
 from __future__ import annotations

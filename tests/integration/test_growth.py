@@ -84,7 +84,11 @@ async def test_without_the_webhook_a_higher_number_is_refused(
 ) -> None:
     async with as_tenant(playground, running) as tenant:
         more: Object = {"spec": {"parallelism": 400}}
-        words = ("spec.parallelism: ", "with 4 pods, asked is 400", "set spec.suspend to true")
+        words = (
+            "spec.parallelism: ",
+            "with 4 pods and now requests 400",
+            "set spec.suspend to true",
+        )
         await refused(tenant.merge(kinds.JOBS, "train", more), *words)
         for change in ({"replicas": 8}, {"minReplicas": 3}, {"numOfHosts": 2}):
             groups = [{**worker_group("w", 1, most=8), **change}]
@@ -164,7 +168,7 @@ async def test_a_running_job_is_not_deleted_from_above_its_pods(
             # A child is nobody's to delete alone, whatever is done with its pods: either policy
             # may be the first to say so.
             alone = name == "set-w-0"
-            words = [f'the Job "{name}"'] if alone else ["leave its pods behind", "and wait"]
+            words = [f'the Job "{name}"'] if alone else ["orphan its pods", "and wait"]
             for options in [*ORPHANING, *([whole] if whole is not None else [])]:
                 body = json.dumps(options).encode()
                 path = kind.path(cluster.namespace, name)

@@ -205,7 +205,7 @@ async def test_a_workflow_that_changed_is_made_anew_when_that_is_asked_for(story
     assert await story.pods() == before
     # What the API server refuses is known before anything is deleted.
     said = await story.apply("rack", variable="A=B", code=1, args=("--replace",))
-    assert "is refused" in said
+    assert "is rejected" in said
     assert await story.pods() == before
     made = await story.apply("rack", image="trainer:2", args=("--replace",))
     assert results(made)[1:] == [
@@ -267,4 +267,4 @@ async def test_what_the_cluster_does_not_serve_or_have_is_named(story: Story) ->
     with pytest.raises(CommandError, match=r'"things\.absent\.example\.com"'):
         await check_served(story.cluster.client, absent)
     said = await story.apply("rack", code=1, args=("-n", "no-such-namespace"))
-    assert 'PodGroup "train-g" is refused: namespaces "no-such-namespace" not found' in said
+    assert 'PodGroup "train-g" is rejected: namespaces "no-such-namespace" not found' in said

@@ -68,7 +68,7 @@ def by_owner(owner: Object) -> Object:
 async def test_a_user_gives_no_managed_job_an_invented_controller(
     cluster: Cluster, playground: Playground, owner: Object
 ) -> None:
-    words = ("metadata.ownerReferences: ", "set by its operator only", "remove the owner")
+    words = ("metadata.ownerReferences: ", "set only by its operator", "remove the owner")
     wishes: list[tuple[Resource, Object]] = [
         (kinds.JOBS, job("forged", 4, queue=NOWHERE)),
         (kinds.JOBSETS, jobset("forged", [replicated_job("w", 4)], queue=NOWHERE)),
@@ -104,14 +104,14 @@ async def test_a_user_puts_no_job_of_theirs_among_those_of_a_pending_jobset(
     wish = owned_by({**JOBSET_OWNER, "name": "train", "uid": made["metadata"]["uid"]}, wish)
     async with as_tenant(playground, cluster) as tenant:
         await tenant.delete(kinds.JOBS, "train-w-0")
-        await refused(tenant.create(kinds.JOBS, wish), "set by its operator only")
+        await refused(tenant.create(kinds.JOBS, wish), "set only by its operator")
 
 
 @pytest.mark.usefixtures("webhook_down")
 async def test_the_same_holds_without_the_webhook(cluster: Cluster, playground: Playground) -> None:
     async with as_tenant(playground, cluster) as tenant:
         wish = job("forged", 4, queue=NOWHERE, spec=SUSPENDED)
-        words = ("metadata.ownerReferences: ", "set by its operator only")
+        words = ("metadata.ownerReferences: ", "set only by its operator")
         await refused(tenant.create(kinds.JOBS, owned_by(JOBSET_OWNER, wish)), *words)
         await tenant.create(kinds.JOBS, wish)
         await refused(tenant.merge(kinds.JOBS, "forged", by_owner(JOBSET_OWNER)), *words)
@@ -275,14 +275,14 @@ async def test_marked_pods_are_made_by_controllers_whatever_owner_they_claim(
         for claimed in (owner, {**owner, "uid": JOBSET_OWNER["uid"]}, JOBSET_OWNER):
             words = (
                 "metadata.annotations[kueue.x-k8s.io/workload]: ",
-                "made by the job controller",
+                "only the job controller and operators",
             )
             for spec in ({"schedulingGates": gates}, {}, {"nodeName": "any"}):
                 await refused(tenant.create(kinds.PODS, a_pod("forged", claimed, **spec)), *words)
         await tenant.create(kinds.PODS, plain_pod("plain", owner))
         clean = a_pod("forged", owner)
         clean["metadata"]["labels"] |= cleaning
-        await refused(tenant.create(kinds.PODS, clean), "made by the job controller")
+        await refused(tenant.create(kinds.PODS, clean), "only the job controller and operators")
     async with acting_as(playground, cluster, JOB_CONTROLLER) as controller:
         await controller.create(kinds.PODS, a_pod("gated", owner, schedulingGates=gates))
     async with acting_as(playground, cluster, (cluster.namespace, "tenant")) as tenant:

@@ -133,7 +133,7 @@ async def test_without_the_webhook_other_containers_are_refused(
         head = stored["spec"]["headGroupSpec"]
         head["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "12"}}
         change: Object = {"spec": {"headGroupSpec": head}}
-        words = "the containers of a running RayCluster change while it is stopped"
+        words = "the containers of a RayCluster can change only while it is stopped"
         await refused(tenant.merge(kinds.RAY_CLUSTERS, "ray", change), words)
         change["spec"]["suspend"] = True
         await tenant.merge(kinds.RAY_CLUSTERS, "ray", change)
@@ -171,6 +171,6 @@ async def test_a_job_that_leaves_its_queue_starts_once_its_template_is_its_own(
             return True
 
         await until("the Job starts without a queue", started)
-    assert all("take its keys out of the template" in message for message in told), told
+    assert all("removed its keys from the template" in message for message in told), told
     template = (await cluster.get(kinds.JOBS, "train"))["spec"]["template"]
     assert names.WORKLOAD_ANNOTATION not in template["metadata"].get("annotations", {})

@@ -92,9 +92,9 @@ async def test_only_an_elastic_workload_is_granted_another_number_of_pods(
         assert await elastic.refusal(grown, sub="/status") == ""
         assert await elastic.refusal(folded, sub="/status") == ""
         toggled = {"metadata": {"annotations": ELASTIC}}
-        assert "does not change while" in await fixed.refusal(toggled)
+        assert "is immutable while" in await fixed.refusal(toggled)
         untoggled = {"metadata": {"annotations": {names.ELASTIC_ANNOTATION: None}}}
-        assert "does not change while" in await elastic.refusal(untoggled)
+        assert "is immutable while" in await elastic.refusal(untoggled)
         beyond = {"spec": {"podSets": [podset(count=5)]}}
         assert "follow the admission" in await elastic.refusal(beyond)
     finally:

@@ -232,7 +232,7 @@ async def test_gate_and_marks_of_a_pod_are_not_the_users_to_change(
     for change in changes:
         for sub in (None, "status"):
             writing = cluster.merge(kinds.PODS, "gated", {"metadata": change}, sub)
-            await refused(writing, "never change")
+            await refused(writing, "are immutable")
     await cluster.merge(kinds.PODS, "gated", {"metadata": {"labels": {"mine": "x"}}})
 
 

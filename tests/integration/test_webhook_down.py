@@ -167,7 +167,7 @@ async def test_with_all_replicas_down_others_work_and_governed_pods_are_born_gat
         with pytest.raises((ForbiddenError, UnprocessableError)) as caught:
             await cluster.submit("unsuspended", 2, required=RACK)
         words = caught.value.message
-        assert "must be created suspended, and the webhook that does it did not answer" in words
+        assert "must be created suspended, and the webhook that suspends it did not answer" in words
         await cluster.submit("train", 4, required=RACK, spec={"suspend": True})
         places = await cluster.places("train", 4)
         assert len({(block, rack) for block, rack, _ in places}) == 1

@@ -10,7 +10,7 @@ from rackgate.kube.errors import ForbiddenError, KubeError, ServerError, Unproce
 from tests.support import virtualtime
 from tests.support.reviewed import LIMIT_S, PATIENCE_S, reviewed
 
-POLICY = "must be created suspended, and the webhook that does it did not answer"
+POLICY = "must be created suspended, and the webhook that suspends it did not answer"
 WEBHOOK = 'failed calling webhook "m.rackgate.dev": context deadline exceeded'
 
 

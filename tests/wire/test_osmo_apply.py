@@ -347,7 +347,7 @@ async def test_what_was_done_before_a_refusal_is_known(
         Fault.status(422, "Invalid", "no such image", method="POST", path="/pods", times=99)
     )
     outcome = Outcome()
-    with pytest.raises(CommandError, match="is refused: no such image"):
+    with pytest.raises(CommandError, match="is rejected: no such image"):
         await Wanted().apply(client, outcome)
     assert {done.kind for done in outcome.results} == {"Topology", "PodGroup"}
     server.faults.clear()
@@ -379,7 +379,7 @@ async def test_a_kind_that_is_not_there_is_named_with_who_brings_it(
         await check_served(client, kind)
     assert str(refused.value) == (
         f"the cluster does not serve {kind.full_name} in version {kind.version}: install the KAI "
-        f'scheduler, which brings the CustomResourceDefinition "{kind.full_name}" (on a '
+        f'scheduler, which has the CustomResourceDefinition "{kind.full_name}" (on a '
         'playground: "rackgate up --with kai-crds")'
     )
     resources = {"resources": [{"name": kind.plural}]}

@@ -53,7 +53,7 @@ async def test_only_the_task_group_that_changed_is_made_anew_and_as_a_whole(
     await Wanted().apply(client)
     wanted = Wanted(image="trainer:2")
     before = uids(server, wanted)
-    with pytest.raises(CommandError, match=r"another pod of this name is there: .* --replace"):
+    with pytest.raises(CommandError, match=r"another pod has this name: .* --replace"):
         await wanted.apply(client)
     assert uids(server, wanted) == before
     found = results(await wanted.apply(client, replacing=True))
@@ -131,7 +131,7 @@ async def test_nothing_is_deleted_when_the_new_pods_would_be_refused(
     server.faults.append(
         Fault.status(422, "Invalid", "no such image", method="POST", path="/pods", times=9)
     )
-    with pytest.raises(CommandError, match="is refused: no such image"):
+    with pytest.raises(CommandError, match="is rejected: no such image"):
         await wanted.apply(client, replacing=True)
     assert uids(server, wanted) == before
     # A quota that the old pods use up is no reason: it is free when they are gone.

@@ -48,7 +48,8 @@ async def test_a_registration_that_selects_other_namespaces_is_named(
     assert await looked(client, SELECTOR) == (
         'webhook "jobs" of configuration "rackgate-mutating" has another namespaceSelector than '
         'managedJobsNamespaceSelector, which is {"matchLabels":{"rackgate.dev/managed-jobs":'
-        '"true"}}: set both to the same, and that of the assigner (deploy/namespaces does)'
+        '"true"}}: set webhook, configuration and assigner to the same selector '
+        "(see deploy/namespaces)"
     )
     # Without a selector of ours a cluster may have narrowed its webhooks by itself.
     assert await looked(client, None) == ""

@@ -51,7 +51,7 @@ def _bind(holder: socket.socket, port: int) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Return whether nobody listens on a loopback port; a reserved one counts as free."""
+    """Return whether a loopback port has no listener; a reserved one counts as free."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # Servers set this option, so closing connections do not block them either.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -58,7 +58,7 @@ def start_time(pid: int) -> str | None:
         return None if Path("/proc/self/stat").exists() else _start_time_by_ps(pid)
     except (OSError, ProcessLookupError):
         return None
-    # The second field is the program's name in parentheses, perhaps with spaces.
+    # The second field is the program's name in parentheses, which may contain spaces.
     fields = stat.rpartition(")")[2].split()
     state, ticks = fields[0], fields[19]
     return None if state in "ZX" else f"{_boot_id()}/{ticks}"

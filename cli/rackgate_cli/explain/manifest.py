@@ -48,8 +48,8 @@ class SubmissionPreview:
         name: `namespace/name` of the job or Workload.
         workload: as it would be queued; None when it is rejected, or left alone.
         errors: why it would be rejected.
-        warnings: what its user would be told.
-        unmanaged_reason: why Rackgate would not touch it; "" when it would.
+        warnings: that its user would get.
+        unmanaged_reason: why Rackgate would not manage it; "" if it would.
     """
 
     name: str
@@ -256,7 +256,7 @@ def why_job_not_managed(job: JobLike) -> str:
 
 
 def why_namespace_not_managed(job: JobLike, found: ClusterReading) -> str:
-    """Why jobs of its namespace are left alone; "" where they are not, or nobody can tell."""
+    """Why jobs of its namespace are not managed; "" if they are, or if it is unknown."""
     kind, namespace = kind_of(job), job.metadata.namespace
     selector = found.selectors.get(kind.resource.plural)
     labels = found.cache.namespaces.get(namespace)

@@ -18,7 +18,7 @@ from rackgate_assigner.explain.explanation import (
 )
 from rackgate_cli.tables import Block, Grid, Heading, Line
 
-_WHEN = {"now": "now", "whenEmpty": "after others have ended", "perhaps": "perhaps"}
+_WHEN = {"now": "now", "whenEmpty": "after others have ended", "perhaps": "possibly"}
 _RULES = {
     "flavorLabels": "not of this flavor",
     "missingLevel": "lacks level labels",

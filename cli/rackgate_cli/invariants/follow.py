@@ -48,8 +48,8 @@ class _CollectionHandler:
     """Puts the objects of one collection into the state.
 
     Attributes:
-        decoded: objects decoded since the last upsert: one, during a watch. After a list several
-            writes may lie between two versions, and their writers cannot be told apart.
+        decoded: objects decoded since the last upsert: one, during a watch. After a list, several
+            writes may lie between two versions, and their writers are unknown.
     """
 
     world: ClusterState

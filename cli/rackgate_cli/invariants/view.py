@@ -159,8 +159,8 @@ class Printer:
         """Print the text, or with `--json` the event and `more`."""
         now = format_time(datetime.now(UTC).timestamp())
         if self._json:
-            told = {"event": event, "at": now, **(more or {})}
-            sys.stdout.write(json.dumps(told) + "\n")
+            fields = {"event": event, "at": now, **(more or {})}
+            sys.stdout.write(json.dumps(fields) + "\n")
         else:
             sys.stdout.write(f"{now} {clean(text)}\n")
         sys.stdout.flush()
@@ -169,12 +169,12 @@ class Printer:
         """Print a breach that started or ended."""
         breach = change.breach
         where = f"{breach.rule} {breach.subject}"
-        told = {**as_json(breach), "since": format_time(change.since)}
+        fields = {**as_json(breach), "since": format_time(change.since)}
         if change.ended:
-            self.line(f"ended   {where}", "ended", told)
+            self.line(f"ended   {where}", "ended", fields)
         else:
             since = f", since {format_time(change.since)}" if change.at - change.since >= 1 else ""
-            self.line(f"BREACH  {where}: {breach.found}{since}", "breach", told)
+            self.line(f"BREACH  {where}: {breach.found}{since}", "breach", fields)
 
     def blocks(self, blocks: list[Block]) -> None:
         """Print blocks, except with `--json`."""

@@ -75,7 +75,7 @@ def add_workflow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="refuse a workflow whose tasks do not all use the same keys (default: fill them up)",
+        help="reject a workflow whose tasks do not all use the same keys (default: add them)",
     )
 
 
@@ -122,7 +122,7 @@ def _selector(text: str) -> dict[str, str]:
 
 
 def check_streams(arguments: argparse.Namespace) -> None:
-    """Refuse more than one thing from standard input."""
+    """Reject more than one input from standard input."""
     if [arguments.file, arguments.pool, arguments.nodes].count(STDIN) > 1:
         raise UsageError("only one of workflow, pool and nodes can come from standard input")
 

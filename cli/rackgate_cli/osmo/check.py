@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from rackgate_osmo.check import KaiWarning
 
 _DESCRIPTION: Final = (
-    "Warns of traps of the KAI scheduler that no schema and no webhook tells of: nodes without a "
-    "label, a required level that KAI does not see, subgroups in an order that takes room away, "
-    "tasks of several sizes, label values with dots. Each cause is told once: without --nodes what "
-    "lies in the workflow, with them what is there. Places nothing; asks a cluster for nothing but "
-    "the pool, and only when POOL is not a file."
+    "Warns of traps of the KAI scheduler that no schema and no webhook reports: nodes without a "
+    "label, a required level that KAI does not see, subgroups in an order that wastes capacity, "
+    "tasks of several sizes, label values with dots. Each cause is reported once: without --nodes, "
+    "causes in the workflow; with nodes, their effects. Reads only the pool from a cluster, "
+    "and only when POOL is not a file."
 )
 _EPILOG: Final = """examples:
   rackgate osmo check -f workflow.yaml --pool pool.yaml
@@ -39,7 +39,7 @@ _EPILOG: Final = """examples:
 exit codes:
   0  checked, whatever was found
   1  with --strict-exit: there are warnings; or the cluster cannot be read
-  2  the command line, the pool, the workflow or the list of nodes is refused"""
+  2  the command line, the pool, the workflow or the list of nodes is invalid"""
 
 
 def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -34,8 +34,8 @@ _EPILOG: Final = """examples:
 
 exit codes:
   0  done
-  1  the cluster refuses, or cannot be read
-  2  the command line, the pool or the workflow is refused"""
+  1  the cluster rejects a request, or cannot be read
+  2  the command line, the pool or the workflow is invalid"""
 
 
 def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -58,7 +58,7 @@ a list of nodes, where it is not what kubectl prints:
 exit codes:
   0  explained
   1  the cluster cannot be read
-  2  the command line, the pool, the workflow or the list of nodes is refused"""
+  2  the command line, the pool, the workflow or the list of nodes is invalid"""
 _ANSWERS: Final = {
     "scheduled": "can be placed",
     "partly": "can be placed in part",

@@ -82,7 +82,7 @@ def dump_documents(documents: list[Any]) -> str:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # chosen here
-    """Writes every object out: readers above refuse aliases, and equal parts are frequent."""
+    """Writes every object in full: the readers above reject aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -101,7 +101,7 @@ class RejectedInputError(UsageError):
         if len(rejections) > _SHOWN:
             lines.append(f"and {len(rejections) - _SHOWN} more")
         label = "standard input" if source == STDIN else f'"{clean(source)}"'
-        super().__init__("\n  ".join([f"{label} is refused:", *lines]))
+        super().__init__("\n  ".join([f"{label} is rejected:", *lines]))
         self.source, self.rejections = source, tuple(rejections)
 
     def document(self) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def read_inputs(arguments: argparse.Namespace) -> Inputs:
     Raises:
         CommandError: the pool is not in the cluster, or may not be read.
         KubeError: the cluster cannot be read.
-        UsageError: a file cannot be read, or what is in it is refused.
+        UsageError: a file cannot be read, or its content is invalid.
     """
     path = arguments.file
     if path == arguments.pool == STDIN:
@@ -393,7 +393,7 @@ def objects_of(
     Raises:
         CommandError: the pool is not in the cluster.
         KubeError: the cluster cannot be read.
-        UsageError: an argument is wrong, or pool or workflow are refused.
+        UsageError: an argument is wrong, or pool or workflow are invalid.
     """
     inputs = read_inputs(arguments)
     namespace = namespace_of(arguments.namespace, inputs.namespace) or default

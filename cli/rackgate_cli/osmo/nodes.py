@@ -28,7 +28,7 @@ from rackgate_osmo.explain.room import BoundPod, Nodes
 from rackgate_osmo.model.workflow import POD_GROUP_ANNOTATION
 
 MAX_NODES: Final = 50_000
-# What a kubelet takes unless it is told otherwise; the short form need not say it.
+# The default of the kubelet, used if the short form omits it.
 DEFAULT_PODS: Final = 110
 _KINDS: Final = ("List", "NodeList", "PodList", "Node", "Pod")
 _SHORT: Final = {
@@ -50,7 +50,7 @@ def nodes_of(arguments: argparse.Namespace, pool: Pool | None = None) -> Nodes:
     Raises:
         CommandError: nodes or pods may not be listed.
         KubeError: the cluster cannot be read.
-        UsageError: the file is refused, or no cluster is chosen.
+        UsageError: the file is invalid, or no cluster is chosen.
     """
     if arguments.nodes is not None:
         found = _nodes_of_file(arguments.nodes)

@@ -40,7 +40,7 @@ _EPILOG: Final = """examples:
 exit codes:
   0  rendered
   1  the pool is not in the cluster, or the cluster cannot be read
-  2  the command line, the pool or the workflow is refused; every reason is told"""
+  2  the command line, the pool or the workflow is invalid; all errors are printed"""
 _COLUMNS: Final = 100
 
 
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rackgate_cli.osmo.inputs import objects_of
 
     found = objects_of(arguments, nodes=_labels(arguments))
-    # Everything before the first line: who is refused anything gets nothing to apply.
+    # Build everything before the first line: if anything is rejected, nothing is printed to apply.
     text = json.dumps(_document(found), indent=2) + "\n" if arguments.json else _yaml(found)
     print_left_out(found)
     sys.stdout.write(text)

@@ -86,14 +86,14 @@ def up(
         playground.binaries = {name: str(path) for name, path in found.items()}
         cluster = _cluster(folder, playground, progress)
         try:
-            _bring_up(cluster, nodes, tuple(services), progress)
+            _start(cluster, nodes, tuple(services), progress)
         except BaseException:
             cluster.abandon()
             raise
     return folder.path
 
 
-def _bring_up(cluster: Cluster, nodes: int, services: tuple[str, ...], progress: Progress) -> None:
+def _start(cluster: Cluster, nodes: int, services: tuple[str, ...], progress: Progress) -> None:
     from rackgate_cli.controlplane import install
 
     replicas = cluster.playground.replicas

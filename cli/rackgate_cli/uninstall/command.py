@@ -23,7 +23,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "uninstall",
         run,
         summary="remove Rackgate from a cluster, also while jobs run",
-        description="Removes Rackgate from a cluster, in an order that blocks nobody: first the "
+        description="Removes Rackgate from a cluster, without blocking other clients: first the "
         "admission policies and webhook configurations, then the services, then everything that "
         "they hold is released, then roles and namespace. Names the cluster before it asks. Needs "
         "no running service, and may be repeated. Pending jobs get their original templates back "

@@ -158,7 +158,7 @@ class Uninstaller:
             for service in SERVICES:
                 await asyncio.to_thread(local_playground.stop, playground, service)
         done.left += await self._stop_services(done)
-        # A service that still runs, perhaps on a node that does not answer, may not write any more.
+        # A service that still runs, for example on an unreachable node, can no longer write.
         # The marker stays to the end: it names the installation for the next run.
         bindings = await self._to_delete(kinds.CLUSTER_ROLE_BINDINGS, delete_crds=False)
         rights = [one for one in bindings if name_of(one) != MARK]

@@ -83,7 +83,7 @@ def _too_many(one: ElasticPodSet) -> Iterator[Breach]:
         yield Breach("over-granted", one.subject, found)
     kept = [pod for pod in non_terminating if pod.name not in one.pods_to_delete]
     if len(kept) > one.admitted_count:
-        found = f"{len(kept)} pods, {one.admitted_count} admitted, and nobody deletes them"
+        found = f"{len(kept)} pods, {one.admitted_count} admitted, and the surplus is not deleted"
         yield Breach("over-granted-left", one.subject, found, scaled_down_at)
 
 

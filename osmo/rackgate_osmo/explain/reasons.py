@@ -58,7 +58,7 @@ def packing() -> Deviation:
 
 
 def groups_before() -> Deviation:
-    """Task groups that may be placed before, nobody knows which and where."""
+    """Task groups that may be scheduled before; which and where is unknown."""
     return Deviation(
         name="task groups before",
         text="KAI takes the workflow's task groups one after another, older ones first. Their ages "
@@ -136,6 +136,6 @@ def partly(running: int, pods: int) -> Deviation:
     """Some pods run, and the others are placed beside them."""
     return Deviation(
         name="partly running",
-        text=f"{running} of {pods} pods are on nodes, and KAI places the others beside them",
-        help="delete the pods that run to have the whole group placed anew, or wait",
+        text=f"{running} of {pods} pods are on nodes, and KAI adds the others to them",
+        help="delete the running pods so that KAI assigns the whole group again, or wait",
     )

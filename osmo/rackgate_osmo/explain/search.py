@@ -405,7 +405,8 @@ class Packing:
             for domain in range(room.domains(room.depth))
             for _ in range(*room.leaves(room.depth, domain))
         ]
-        # Those of the fullest domain first, so that whole domains are left to others.
+        # Nodes of the fullest domain first, so that whole domains stay free for others. mypy cannot
+        # infer the type of a lambda with a default argument.
         self.nodes = [
             sorted(
                 (node for node in range(lot.start, lot.end) if fits[lot.shape][node]),

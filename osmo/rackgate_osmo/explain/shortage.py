@@ -1,9 +1,9 @@
 """Why a task group cannot be placed: which group finds no domain, and how much is missing.
 
-Groups are looked at as the search takes them, larger ones first. The first that finds no domain
-of its own, or none beside those before it, is told; inside the domain that comes closest the same
-question is asked again. What a domain takes is filled subgroup by subgroup, so it is a number
-that can be had; where several subgroups share it, another order might do a little better.
+Groups are processed in the order of the search, larger ones first. The first that finds no domain
+of its own, or none beside those before it, is reported; inside the domain that comes closest, the
+same search is repeated. What a domain takes is filled subgroup by subgroup, so it is a number that
+can be had; where several subgroups share it, another order might do a little better.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rackgate_osmo.render.node import Node
 
 CLOSEST: Final = 3  # domains that are looked at closely
 COUNTING: Final = 5  # times the steps of one question, for all counting together
-DEEPEST: Final = 16  # shortages told one inside another
+DEEPEST: Final = 16  # maximum depth of nested shortages
 _NAMED: Final = 5  # subgroups named in a sentence
 
 
@@ -43,7 +43,7 @@ def shortages(
     Args:
         room: as it is when the group's turn comes.
         pool: gives the keys.
-        group_requests: of a task group that `find_placement` refused.
+        group_requests: of a task group without a placement by `find_placement`.
         steps: for each question.
         top: domains to list for each shortage.
 
@@ -91,7 +91,7 @@ class _Finder:
             yield self._short_beside(
                 children[: too_many - 1], children[too_many - 1], item.level, at
             )
-        elif depth == 0:  # else the group around this has been told already
+        elif depth == 0:  # else the enclosing group is already reported
             kept = self._most(self.tables, item, at)
             path = self.room.path(item.level, at)
             yield self._entry(item, kept, [(path, sum(kept))], path)

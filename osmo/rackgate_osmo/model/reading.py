@@ -1,7 +1,7 @@
-"""Data from files and requests, made a pool or a workflow, or refused with everything wrong in it.
+"""Decodes pools and workflows from files and requests, or rejects them with all errors.
 
-Every part is judged on its own, so that one mistake does not hide the next: a resource of the
-wrong form is told beside an unknown key in another. Sizes are bounded before anything is parsed.
+Every element is checked separately, so that one error does not hide the next: a malformed resource
+is reported together with an unknown key in another. Sizes are limited before parsing.
 """
 
 from __future__ import annotations

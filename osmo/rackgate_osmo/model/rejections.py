@@ -1,4 +1,4 @@
-"""What is refused, and why: the field, what was found there, what is allowed."""
+"""Rejections: the field, the value found, and what is allowed."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """One refused field.
+    """One rejected field.
 
     Attributes:
-        at: `pool` where saving the pool is refused, else `submission`.
+        at: `pool` if saving the pool is rejected, else `submission`.
         why: class of the error, for programs, for instance `duplicate-key`.
         path: as in the file, for instance `topology_keys[2].label`.
         value: what was found there; None where the field is missing.
@@ -51,12 +51,12 @@ class Rejection:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
-# Stands for one behind the first `MAX_REJECTIONS`: it is counted, and nobody reads its words.
+# A rejection beyond the first `MAX_REJECTIONS`: it is counted and has no message.
 REJECTION_NOT_SHOWN: Final = Rejection("submission", "more", "", None, "")
 
 
 class RejectedError(ValueError):
-    """A pool or a workflow is refused.
+    """A pool or a workflow is rejected.
 
     Attributes:
         rejections: all of them in the order of the file, `MAX_REJECTIONS` at most; a last one says
@@ -72,7 +72,7 @@ def _bounded(rejections: tuple[Rejection, ...]) -> tuple[Rejection, ...]:
     left = len(rejections) - MAX_REJECTIONS
     if left <= 0:
         return rejections
-    rest = Rejection(rejections[0].at, "more", "", left, f"{left} more refusals are not shown")
+    rest = Rejection(rejections[0].at, "more", "", left, f"{left} more rejections are not shown")
     return (*rejections[:MAX_REJECTIONS], rest)
 
 
@@ -119,14 +119,14 @@ def rejections_of_validation_error(
     prefix: Sequence[str | int] = (),
     already_reported: int = 0,
 ) -> list[Rejection]:
-    """What pydantic refused, in our words.
+    """Rejections for the errors of pydantic, with our messages.
 
     Args:
         error: raised while `model` was validated.
-        model: tells the fields that are allowed where an unknown one was found.
-        at: where it is refused.
+        model: has the allowed fields, for the message about an unknown one.
+        at: where it is rejected.
         prefix: the path to the model's own data.
-        already_reported: number of refusals before these; words for hundreds of thousands take
+        already_reported: number of rejections before these; messages for hundreds of thousands take
             seconds.
     """
     room, count = max(0, MAX_REJECTIONS - already_reported), error.error_count()

@@ -1,8 +1,8 @@
 """What a pool, and a workflow on it, must obey beyond the form of their fields.
 
 Input: models, or as much of a workflow as could be read. Output: every rejection, in the order of
-the file. A sound resource is told without a word or path being made, and rejections that nobody
-reads have no words: 20,000 tasks are judged on an admission webhook's time.
+the file. Valid resources cause no message or path, and rejections that are not shown have no
+message: an admission webhook must check 20,000 tasks in time.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _seen_before(
 
 
 def _is_label(label: str) -> bool:
-    """Whether a node can carry it: the schema refuses some of the others only.
+    """Whether it is a valid node label: the schema rejects only some of the invalid ones.
 
     KAI[topology-bad-label], KAI[topology-long-label-name]
     """
@@ -148,7 +148,7 @@ class ParsedWorkflow:
 
 
 def rejections_of(parsed: ParsedWorkflow, pool: Pool, *, strict: bool = False) -> list[Rejection]:
-    """Everything that the pool's and the tree's rules refuse."""
+    """All rejections by the rules of the pool and of the tree."""
     users = _users(parsed)
     found = [*_tasks(parsed), *_resources(parsed, users)]
     keys = frozenset(key.key for key in pool.topology_keys)
@@ -197,7 +197,7 @@ def _tasks(parsed: ParsedWorkflow) -> Iterator[Rejection]:
             message = f"task group {format_value(group.name)} is there twice: name each group once"
             yield _rejection("duplicate-group", (*where, "name"), group.name, message)
         groups.add(group.name)
-        if not group.tasks:  # a PodGroup of none is refused. KAI[min-member-0]
+        if not group.tasks:  # KAI rejects a PodGroup without pods. KAI[min-member-0]
             message = (
                 f"task group {format_value(group.name)} has no tasks: add one or take the group out"
             )
@@ -294,7 +294,7 @@ def _conflicts(parsed: ParsedWorkflow, pool: Pool, sound: Collection[str]) -> It
 
 
 def _types_differ(parsed: ParsedWorkflow, sound: Collection[str]) -> bool:
-    """Whether any key and group is required here and preferred there: seldom, and soon told."""
+    """Whether any key and group is both required and preferred. Rare and cheap."""
     # Those that read alike are mostly one object.
     differing = {id(one): one for name in sound for one in parsed.resources[name].topology}
     types: dict[tuple[str, str], str] = {}

@@ -2,8 +2,8 @@
 
 The models hold what topology needs; fields of a workflow or a task beyond that (`image`, `inputs`,
 `credentials` ...) are carried as they came. Resources and requirements take no unknown field: a
-misspelt `topology` would be a job without one. `reading` turns data into models and tells every
-refusal; a model made by hand is checked again where objects are built from it.
+misspelt `topology` would be a job without one. `reading` turns data into models and reports every
+rejection; a model that was built directly is checked again when objects are rendered from it.
 """
 
 from __future__ import annotations

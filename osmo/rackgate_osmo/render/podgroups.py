@@ -203,7 +203,7 @@ class _Writer:
                 yield from self._subgroups(child, None, bound=bound)
                 continue
             entry: Object = {"name": child.name}
-            if parent is not None:  # an empty parent is refused. KAI[parent-empty]
+            if parent is not None:  # an empty parent is rejected. KAI[parent-empty]
                 entry["parent"] = parent
             if not child.children:
                 entry["minMember"] = child.size

@@ -1,11 +1,12 @@
 """What the `robust` profile does otherwise, because of what the real KAI does.
 
-The `seed` profile writes OSMO's design down. Some things that the scheduler does then make a
-workflow wait for ever although there is room. `robust` mends what an object can mend: each public
-function here is one difference, and there is no other. What each costs: `docs/reference/osmo.md`.
+The `seed` profile follows OSMO's design. With it, some behavior of KAI keeps a workflow pending
+forever although there is free capacity. The `robust` profile avoids this where objects can: each
+public function here is one difference, and there are no others. Their costs are in
+`docs/reference/osmo.md`.
 
 Nothing here helps against label values with dots (KAI[dotted-label-values]), or against nodes that
-carry some of the pool's labels only while others carry all: those are told by `check`.
+carry some of the pool's labels only while others carry all: `check` reports those.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def name_prefixes(siblings: Sequence[Node], profile: Profile) -> list[str]:
     KAI places siblings in the byte order of their names, each into the fullest domain that fits,
     and never goes back (case sibling-order). With what is hard to place first, and larger before
     smaller, far fewer workflows fail. The order: nodes that require a domain, nodes below which
-    one is required, other wishes, fillers; within these GPUs, then tasks, most first.
+    one is required, other requests, fillers; within these GPUs, then tasks, most first.
     """
     if profile is Profile.SEED or not siblings:
         return [""] * len(siblings)
@@ -51,11 +52,11 @@ def listed_levels(
     """Levels that the Topology lists: in `robust` those whose label any node carries.
 
     For KAI only nodes that carry the label of every level of the Topology exist, also for a level
-    that nobody uses (KAI[required-other-label-missing, preferred-unlabelled-room]). A label that
+    that no group uses (KAI[required-other-label-missing, preferred-unlabelled-room]). A label that
     no node carries therefore keeps every constrained workflow waiting; without it only those wait
-    that require this very level, and they go on once nodes carry it and the Topology lists it.
-    A label that only some nodes carry stays: without it, whoever asks for it could never run.
-    None and an empty list of nodes say nothing about labels.
+    that require this very level, and they go on once nodes carry it and the Topology lists it. A
+    label that only some nodes carry stays: without it, whoever asks for it could never run. None
+    and an empty list of nodes say nothing about labels.
     """
     everything = tuple(range(len(pool.topology_keys)))
     if profile is Profile.SEED or not nodes:

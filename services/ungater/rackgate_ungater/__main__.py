@@ -22,10 +22,10 @@ from rackgate_ungater.uninstall import log_release_result, release_pods
 from rackgate_ungater.writer import Writer
 
 SERVICE = "ungater"
-# How long a deleted installation waits for requests under way.
+# Time limit for requests under way after the installation was deleted.
 UNINSTALL_GRACE_S = 5.0
 DESCRIPTION = (
-    "Releases the pods of admitted Workloads: takes off their topology gate and sends each "
+    "Releases the pods of admitted Workloads: removes their topology gate and sends each "
     "to its assigned domain, in one write, never more pods than a domain was assigned. "
     "Any number of replicas share the Workloads."
 )
@@ -45,7 +45,7 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     )
     recorder = EventRecorder(client, SERVICE, instance=settings.identity)
     ungater = Ungater(settings, client, writer, Reporter(recorder))
-    # A budget of its own: no other traffic may delay a renewal.
+    # A separate rate limit, so that other traffic does not delay renewals.
     leases = client.budget(qps=0, burst=1)
     ends = asyncio.Event()
     elector = ShardElector(leases, settings, ungater, ends, state=state)
@@ -74,7 +74,7 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
             leading = spawn(group, _lead(elector, installation, uninstall), "shards")
             await first_of(stop, uninstall.begun)
             ends.set()
-            # The last requests may end, and then the Leases are released: as long as two may take.
+            # Enough time for the last requests and then for releasing the Leases.
             limit_s = 2 * settings.connection.request_timeout + 1.0 if installation.known else 0.0
             if uninstall.begun.is_set():
                 limit_s = min(limit_s, UNINSTALL_GRACE_S)  # its Leases are gone already

@@ -1,9 +1,9 @@
-"""What every replica watches, and how it lists pods live: pods, Workloads, child Jobs, nodes.
+"""The watches of every replica (pods, Workloads, child Jobs, nodes), and live lists of pods.
 
-`PodRelister` lists pods on request. Each list begins after it is requested, so it includes what
-others wrote before, and it also shows which pods are gone: a watch that lags would keep showing
-the pods of an earlier run beside their successors. Requests made while a list is under way share
-the next one, so there is never more than one at a time.
+`PodRelister` lists pods on request. Each list starts after it is requested, so it includes all
+earlier writes and shows which pods are gone. A watch that lags would show the pods of an earlier
+run together with their successors. Requests made during a list share the next one, so there is only
+one list at a time.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from rackgate_ungater.state_machine.gated_objects import (
 )
 from rackgate_ungater.state_machine.node_names import NodesByHostname, decode_node
 
-# Value not trusted, its presence only keeps other pods off the wire. Pods that clean up behind a
-# job come from its templates, with all that is injected there, but are not the ungater's.
+# The value is not trusted; the label only keeps other pods out of the watch. Clean-up pods of a job
+# are created from its templates with the injection, but the ungater does not release them.
 _NOT_CLEANUP = ",".join(f"{label}!={value}" for label, value in CLEANUP_LABELS.items())
 SELECTOR = {"labelSelector": f"{names.TAS_LABEL},{_NOT_CLEANUP}"}
-# Pods of elastic jobs may have no topology, and then not that label.
+# Pods of elastic jobs without topology do not have that label.
 ELASTIC_SELECTOR = {"labelSelector": f"{names.PODSET_LABEL},{_NOT_CLEANUP}"}
 
-# Longer than a healthy watch is ever silent.
+# A healthy watch is never silent for this long.
 NODES_STALE_AFTER_S: Final = 2 * WATCH_IDLE_S
-# Shards that are taken together come in within a few milliseconds of each other.
+# Shards that are acquired together arrive within a few milliseconds.
 GATHER_S: Final = 0.05
 
 log = structlog.get_logger()
@@ -79,10 +79,10 @@ class Informers:
 
         Args:
             client: for lists and watches.
-            on_event: called for everything seen or gone.
-            on_workload_deleted: called instead for Workloads that are gone.
+            on_event: called for every object seen or deleted.
+            on_workload_deleted: called instead for deleted Workloads.
             elastic: elastic jobs are served.
-            watch_nodes: nodes are followed, too.
+            watch_nodes: nodes are watched, too.
         """
         self.selector = ELASTIC_SELECTOR if elastic else SELECTOR
         self.pods = Informer(
@@ -131,7 +131,7 @@ class Informers:
         self._watch_nodes = watch_nodes
 
     def known_nodes(self) -> NodesByHostname:
-        """The nodes if they are known as they are; none of them before, or if the watch is lost."""
+        """The nodes, or none of them if they are not up to date (not listed yet, or watch lost)."""
         known = (
             self._node_informer.synced.is_set()
             and self._node_informer.silence_s() < NODES_STALE_AFTER_S
@@ -139,27 +139,27 @@ class Informers:
         return self.nodes if known else NodesByHostname()
 
     def missing(self) -> list[str]:
-        """What keeps this replica from being ready; pods can be ungated without nodes."""
+        """Why this replica is not ready. Nodes are not required."""
         return self.pods.missing() + self.workloads.missing() + self.jobs.missing()
 
     async def synced(self) -> None:
-        """Return when all of it has been listed once."""
+        """Return when all collections have been listed once."""
         for informer in (self.workloads, self.jobs, self.pods):
             await informer.synced.wait()
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether all of it is known to be of the store that the API server has now."""
+        """Whether all caches are from the store that the API server uses now."""
         return all(informer.is_confirmed for informer in (self.workloads, self.jobs, self.pods))
 
     async def wait_confirmed(self) -> None:
-        """Return when it is."""
+        """Return when `is_confirmed` is true."""
         while not self.is_confirmed:
             for informer in (self.workloads, self.jobs, self.pods):
                 await informer.wait_confirmed()
 
     async def run(self) -> None:
-        """Follow all of it until cancelled."""
+        """Run all watches until cancelled."""
         async with asyncio.TaskGroup() as group:
             spawn(group, self.workloads.run(), "workloads")
             spawn(group, self.jobs.run(), "jobs")
@@ -169,15 +169,15 @@ class Informers:
 
 
 class PodRelister:
-    """Lists pods for those who ask.
+    """Lists pods on request.
 
     Args:
         client: for the lists.
         params: label selector.
         on_pod: called with every pod.
-        known: UIDs of the pods of a namespace, None for all, that are known now.
-        on_deleted: called for every pod known when a list began that was not in it, and of its
-            version.
+        known: UIDs of the known pods of a namespace, None for all.
+        on_deleted: called for every pod that was known when a list began and is not in it, with the
+            version of the list.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class PodRelister:
         self._requested = asyncio.Event()
 
     async def relist(self, namespace: str | None = None) -> None:
-        """Return when a list of a namespace's pods, or of all, is complete that began after this.
+        """Return when a list of pods that starts after this call is complete.
 
         Args:
             namespace: None for all.
@@ -206,7 +206,7 @@ class PodRelister:
         await done
 
     async def run(self) -> None:
-        """Serve those who ask, until cancelled."""
+        """Serve requests until cancelled."""
         backoff = Backoff(base_s=0.2, cap_s=5.0)
         while True:
             await self._requested.wait()
@@ -241,11 +241,11 @@ class PodRelister:
                     whole &= uid is not None
                     known.discard(uid or PodUid(""))
                     if number % 200 == 199:
-                        await asyncio.sleep(0)  # renewals go on during a long list
+                        await asyncio.sleep(0)  # let renewals run during a long list
         except (KubeError, msgspec.DecodeError) as error:
             log.warning("list_failed", resource="pods", error=str(error)[:300])
             return False
-        # One that could not be read may be any of those that seem to be missing.
+        # A malformed pod may be any of those that seem to be missing.
         for uid in known if whole else ():
             self._on_deleted(uid, int(version) if version.isdecimal() else 0)
         return True

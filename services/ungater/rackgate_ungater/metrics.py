@@ -1,4 +1,4 @@
-"""What the ungater measures."""
+"""Metrics of the ungater."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNGATED: Final = initialize_series(
 )
 HELD: Final = counter(
     "ungatings_held_total",
-    "Reconciliations that ungated nothing in a PodSet because earlier writes were not seen yet.",
+    "Reconciliations that skipped a PodSet because earlier writes were not seen yet.",
 )
 RECONCILES: Final = counter("ungater_reconciles_total", "Reconciliations of one Workload.")
 OVERDUE: Final = counter(
@@ -48,7 +48,7 @@ GATED: Final = gauge(
 )
 LONGEST_GATED: Final = gauge(
     "longest_gated_seconds",
-    "Longest time that one of them has been seen gated; 0 without any.",
+    "Longest time that such a pod has been seen gated; 0 if there is none.",
 )
 SHARDS_HELD: Final = gauge(
     "shards_held", "Shards of Workloads that this replica acts on; 16 over all replicas."
@@ -62,7 +62,7 @@ HANDOVERS: Final = counter(
 
 
 def seconds_since(stamp: str | None) -> float | None:
-    """Seconds since an RFC 3339 time, by the wall clocks of both sides; None if unknown."""
+    """Seconds since an RFC 3339 time by the local wall clock; None if unknown."""
     if stamp is None:
         return None
     try:

@@ -29,7 +29,7 @@ class Reporter:
         self._reported_orphans: set[WorkloadKey] = set()
 
     def report(self, workload: GatedWorkload, reports: Sequence[Report]) -> None:
-        """Record what was not recorded since the Workload was last admitted."""
+        """Record each report once per admission of the Workload."""
         if not reports:
             return
         admission = (workload.uid, workload.admitted_at)
@@ -51,7 +51,7 @@ class Reporter:
                 self._warn(regarding, report.reason, report.message)
 
     def report_orphans(self, pods: Sequence[GatedPod]) -> None:
-        """Record gated pods that name no Workload there is: one Event per missing Workload."""
+        """Record gated pods whose Workload does not exist: one Event per missing Workload."""
         keys = {pod.workload_key for pod in pods}
         for pod in pods:
             if pod.workload_key in self._reported_orphans:

@@ -8,20 +8,20 @@ from pydantic import Field, model_validator
 
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
 
-# Connections that ungating leaves to Leases, watches, lists and Events.
+# Connections reserved for Leases, watches, lists and Events.
 SPARE_CONNECTIONS: Final = 32
 
 
 class UngatingSettings(ConfigModel):
-    """Rate limits of the requests that ungate pods; no other request counts."""
+    """Rate limits of the requests that ungate pods. Other requests do not count."""
 
     qps: float = Field(default=1000.0, ge=0, le=100_000)
-    """Requests a second in the long run; 0 for no limit."""
+    """Sustained requests per second; 0 for no limit."""
     burst: int = Field(default=1000, ge=1, le=100_000)
-    """Requests that may go out at once after a quiet time."""
+    """Requests that may be sent at once after an idle period."""
     concurrency: int = Field(default=64, ge=1, le=1024)
-    """Requests under way at the same time, over all Workloads; at least 32 less than
-    `connection.connections`, so that no renewal of a Lease ever waits for a connection."""
+    """Concurrent requests over all Workloads; at least 32 less than `connection.connections`, so
+    that the renewal of a Lease never waits for a connection."""
 
 
 class UngaterConfiguration(BaseServiceSettings):
@@ -30,14 +30,14 @@ class UngaterConfiguration(BaseServiceSettings):
     kind: Literal["UngaterConfiguration"] = "UngaterConfiguration"
     """Kind of this file."""
     batch_window: float = Field(default=1.0, ge=0, le=60)
-    """Seconds from a Workload's first pod event to its reconciliation at most; later events fall
-    in. It begins earlier, as soon as every pod that may be ungated is seen, unless the last
-    reconciliation was less than this long ago."""
+    """Maximum seconds from the first pod event of a Workload to its reconciliation, which also
+    covers later events. It starts earlier if every pod that may be ungated is seen, unless the last
+    reconciliation was less than this time ago."""
     resync_period: float = Field(default=60.0, ge=1, le=3600)
-    """Seconds between reconciliations of every Workload with gated pods. Without work they cost no
-    request."""
+    """Seconds between reconciliations of every Workload with gated pods. They send no request if
+    there is nothing to do."""
     expectation_timeout: float = Field(default=10.0, ge=0.1, le=600)
-    """Seconds after which a pod whose write no watch event confirmed is read live."""
+    """Seconds after which a pod is read live if no watch event confirmed its write."""
     ungating: UngatingSettings = UngatingSettings()
     """Rate limits of the requests that ungate pods."""
 

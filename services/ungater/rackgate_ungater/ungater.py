@@ -1,8 +1,8 @@
-"""The running ungater: watches feed the state machine, due Workloads are reconciled, pods patched.
+"""The ungater: feeds the state machine from watches, reconciles due Workloads, patches pods.
 
-Every replica runs the same watches, so its caches are warm for all shards. One that gains a shard
-lists all pods once more before it first acts on it: its watch may lag behind the last writes of
-the replica before it (UNG-13). Right before each batch the Workload itself is read live (UNG-11).
+Every replica runs the same watches, so its caches are warm for all shards. A replica that acquires
+a shard lists all pods again before it acts on it: its watch may lag behind the last writes of the
+previous holder (UNG-13). Right before each batch the Workload itself is read live (UNG-11).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from rackgate_ungater.state_machine.state_machine import Proposal, StateMachine
 from rackgate_ungater.state_machine.ungating_plan import Ungate
 from rackgate_ungater.writer import Writer
 
-# Gauges that are read within so short a time are read by one scrape.
+# Gauges that are read within this time belong to one scrape.
 SCRAPE_S: Final = 0.05
 
 log = structlog.get_logger()
@@ -54,7 +54,7 @@ class Ungater:
         settings: see `UngaterConfiguration`.
         client: for watches and lists.
         writer: for patches and live reads.
-        reporter: takes Events.
+        reporter: records Events.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Ungater:
             watch_nodes=settings.features.nodes_by_name,
         )
         self.pods, self.workloads = self.informers.pods, self.informers.workloads
-        # The watch sends nothing new about what a list showed first.
+        # The watch does not repeat objects that a list showed first.
         self._relister = PodRelister(
             client,
             self.informers.selector,
@@ -100,7 +100,7 @@ class Ungater:
         )
 
     def missing(self) -> list[str]:
-        """What keeps this replica from being ready."""
+        """Why this replica is not ready."""
         return self.informers.missing()
 
     async def watch(self) -> None:
@@ -112,16 +112,16 @@ class Ungater:
             spawn(task_group, self._start_due_reconciles(), "work")
 
     async def synced(self) -> None:
-        """Return when the caches have been filled."""
+        """Return when the caches are filled."""
         await self.informers.synced()
 
     async def lead(self, shard: int, deadline: Callable[[], float], leave: asyncio.Event) -> None:
-        """Act on the Workloads of one shard; cancelled, whatever is under way is given up.
+        """Act on the Workloads of one shard. Cancellation aborts requests under way.
 
         Args:
             shard: as `shard_of` says.
-            deadline: monotonic second until which requests may be sent; asked before each.
-            leave: once set, what is under way is finished and nothing new begins.
+            deadline: monotonic time until which requests may be sent; checked before each.
+            leave: once set, requests under way are finished and no new work starts.
         """
         if not await run_unless(leave, self._sync_and_relist()):
             return
@@ -142,13 +142,13 @@ class Ungater:
         await self._relister.relist()
 
     def has_no_open_requests(self, shard: int) -> bool:
-        """Whether every request for a shard was answered, or cannot be applied any more."""
+        """Whether every request for a shard was answered or can no longer be applied."""
         workloads_in_flight = self.machine.workloads_in_flight(clock.monotonic())
         return not any(self._shard_of_workload(key) == shard for key in workloads_in_flight)
 
     @property
     def leading(self) -> set[int]:
-        """The shards that are acted on now."""
+        """The shards that this replica acts on now."""
         return set(self._held_shards)
 
     # Hearing ------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Ungater:
     def _workload_deleted(self, workload: GatedWorkload) -> None:
         self._handle_event(WorkloadGone(workload.key, workload.uid))
         if workload.parent is not None:
-            return  # nobody acts on a slice, whatever is made under its name
+            return  # slices are not reconciled themselves
         self._recreated.add(workload.key)
         self._batches.forget(workload.key)
         self._reporter.forget(workload.key)
@@ -179,7 +179,7 @@ class Ungater:
             self._wake_up.set()
 
     def _enqueue_all(self, shards: Collection[int]) -> None:
-        """Every Workload with gated pods is due now: no event needs to repeat it (U11)."""
+        """Make every Workload with gated pods due now, without further events (U11)."""
         for key, workload_state in self.machine.workload_states.items():
             if workload_state.may_ungate and self._shard_of_workload(key) in shards:
                 self._enqueue_after(key, 0.0)
@@ -204,7 +204,7 @@ class Ungater:
     # Working ------------------------------------------------------------------------------
 
     async def _start_due_reconciles(self) -> None:
-        """Reconcile each due Workload; as many at once as writes may be under way."""
+        """Reconcile each due Workload, as many concurrently as writes may be under way."""
         limit = self.settings.ungating.concurrency
         while True:
             self._wake_up.clear()
@@ -221,7 +221,7 @@ class Ungater:
         held_shard = self._held_shard_of(key)
         if held_shard is None:
             self._backoff.reset(key)
-            return  # another replica's: it reconciles everything when it gains the shard
+            return  # of another replica, which reconciles all Workloads when it acquires the shard
         if key in self._active:
             self._requeued.add(key)  # never two reconciliations of one Workload at a time
             return
@@ -230,7 +230,7 @@ class Ungater:
         task = spawn(
             held_shard.task_group, self._reconcile_and_requeue(key, held_shard), f"reconcile {key}"
         )
-        # A task that is cancelled before its first step runs no line of its own.
+        # A task that is cancelled before it starts runs no code of its own.
         task.add_done_callback(lambda _: self._reconcile_ended(key))
 
     def _reconcile_ended(self, key: WorkloadKey) -> None:
@@ -241,14 +241,14 @@ class Ungater:
         self._wake_up.set()
 
     def _idle_s(self, limit: int) -> float | None:
-        """Seconds until time alone makes a Workload due."""
+        """Seconds until a Workload is due without an event."""
         at = self._queue.next_at()
         if at is None or len(self._active) >= limit:
             return None  # an event, or a reconciliation that ends, sets `_wake_up`
         return max(0.0, at - clock.monotonic())
 
     async def _reconcile_and_requeue(self, key: WorkloadKey, held_shard: HeldShard) -> None:
-        """Reconcile one Workload once, and schedule the next time."""
+        """Reconcile one Workload once and schedule the next time."""
         try:
             done = await self._reconcile(key, held_shard)
         except Exception:
@@ -266,7 +266,7 @@ class Ungater:
     async def _reconcile(self, key: WorkloadKey, held_shard: HeldShard) -> bool:
         """Read pods with an unknown outcome, plan, confirm, write; False to be retried."""
         metrics.RECONCILES.inc()
-        # A store that was restored meanwhile may have other pods and Workloads.
+        # A store that was restored from a backup may have other pods and Workloads.
         informers = self.informers
         if not informers.is_confirmed and not await run_unless(
             held_shard.leave, informers.wait_confirmed()
@@ -299,13 +299,13 @@ class Ungater:
         return failures == 0
 
     async def _relist_if_recreated(self, key: WorkloadKey, held_shard: HeldShard) -> bool:
-        """Whether the pods are known as whoever acted on an earlier Workload left them.
+        """Whether the caches include the last writes for an earlier Workload of this name.
 
-        That one had another UID, so perhaps another shard, and our watch may lag behind the
-        last writes of the replica that holds it.
+        The earlier one had another UID and may be in another shard. The watch may lag behind the
+        last writes of the replica that holds that shard.
         """
         while key in self._recreated:
-            self._recreated.discard(key)  # before the list: it may be made anew once more meanwhile
+            self._recreated.discard(key)  # before the list: it may be recreated again
             listed = False
             try:
                 namespace = key.partition("/")[0]
@@ -323,7 +323,7 @@ class Ungater:
     async def _confirm_live(
         self, key: WorkloadKey, proposal: Proposal, held_shard: HeldShard
     ) -> Proposal | None:
-        """Read the Workload live and propose again if anything changed meanwhile."""
+        """Read the Workload live and propose again if it changed meanwhile."""
         workload = self.machine.workload_states[key].workload
         if workload is not None and workload.elastic:
             return await self._confirm_elastic_live(key, workload, proposal, held_shard)
@@ -339,7 +339,7 @@ class Ungater:
             and workload_state.workload is not None
             and workload_state.workload.uid != workload.uid
         ):
-            # Recreated, and the watch sends nothing new about it: reconcile it from the start.
+            # Recreated, and the watch may have shown it already: start again.
             self._recreated.add(key)
             self._requeued.add(key)
             return Proposal()
@@ -348,10 +348,10 @@ class Ungater:
     async def _confirm_elastic_live(
         self, key: WorkloadKey, workload: GatedWorkload, proposal: Proposal, held_shard: HeldShard
     ) -> Proposal | None:
-        """As `_confirm_live` for an elastic Workload: what is read live is only compared.
+        """As `_confirm_live` for an elastic Workload, but the live state is only compared.
 
-        The watch shows it and its slices in the server's order. A Workload that overtakes the
-        others would let a slice count once by itself and once by its parent.
+        The watch shows it and its slices in the order of the server. If a live read replaced only
+        one of them, a slice could count twice: by itself and in its parent.
         """
         workloads = await self._writer.read_slices(workload, held_shard.deadline)
         workload_state = self.machine.workload_states.get(key)
@@ -360,7 +360,7 @@ class Ungater:
             or workload_state is None
             or not self.machine.is_still_admitted(key, workloads)
         ):
-            return None  # the watch will say why
+            return None  # the watch will show the change
         if workload_state.workload is None or workload_state.workload.uid != workload.uid:
             return None
         return self._propose_again_if_changed(key, proposal)
@@ -387,12 +387,12 @@ class Ungater:
             if wait_s is not None and isinstance(event, UngateAccepted):
                 waits.observe(wait_s + event.now - started)
             if isinstance(event, UngateFailed):
-                self.machine.handle(event)  # its backoff follows, and nothing cuts that short
+                self.machine.handle(event)  # its backoff follows and is never shortened
             else:
                 self._handle_event(event)
 
         def deadline() -> float:
-            # A large batch takes minutes, and what was read right before it is old by then.
+            # A large batch takes minutes, so the state that was read before it may be outdated.
             may = still_admitted() and self.informers.is_confirmed
             return held_shard.deadline() if may else float("-inf")
 
@@ -412,7 +412,7 @@ class Ungater:
         return failed
 
     def _last_admitted_at(self, workload: GatedWorkload) -> str | None:
-        """When the Workload was given the last of what it has, as far as that is still known."""
+        """When the Workload or its latest slice was admitted, if known."""
         workload_state = self.machine.workload_states.get(workload.key)
         slices = (
             workload_state.admitted_slices()
@@ -423,7 +423,7 @@ class Ungater:
         return max(times, default=workload.admitted_at)
 
     def _updated_backlog(self) -> Backlog:
-        """The gated pods that may run, as the caches show them now; once for one scrape."""
+        """The gated pods of admitted Workloads, computed once per scrape."""
         now = clock.monotonic()
         if now - self._backlog_updated_at >= SCRAPE_S:
             self._backlog_updated_at = now
@@ -440,9 +440,10 @@ class Ungater:
         while True:
             orphans = self.machine.orphans()
             metrics.ORPHANS.set(len(orphans))
-            self._updated_backlog()  # also where nobody asks for metrics
+            self._updated_backlog()  # also if metrics are not scraped
             self._enqueue_all(self._held_shards)
-            # Twice in succession: a pod may be seen before its Workload. One replica reports it.
+            # In two consecutive resyncs, because a pod may be seen before its Workload. One replica
+            # reports it.
             ours = (pod for pod in orphans if shard_of(pod.workload_key) in self._held_shards)
             self._reporter.report_orphans([pod for pod in ours if pod.uid in known])
             known = {pod.uid for pod in orphans}

@@ -1,10 +1,10 @@
-"""Gives back what the ungater holds, when its installation is deleted or `rackgate uninstall` runs.
+"""Releases all gated pods when the installation is deleted or `rackgate uninstall` runs.
 
-A gated pod would stay gated for ever: nobody is left who takes the gate off. So every pod is
-released to the scheduler, with the node labels of its flavor and without a place of its own.
+Without the ungater, a gated pod would stay gated forever. So every pod is released to
+kube-scheduler, with the node labels of its flavor and without a domain.
 
-One pod keeps no other from being released: a policy of the cluster may reject its patch, or the
-webhook of such a policy may be down. Such a pod is named and stays gated.
+If a pod cannot be released, the others still are: an admission policy may reject the patch, or a
+webhook may be down. Such a pod is reported and stays gated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rackgate_ungater.state_machine.gated_objects import (
 )
 from rackgate_ungater.writer import patch_body, patch_tail
 
-# Whoever makes gated pods again and again does not keep an uninstall from its end.
+# A client that keeps creating gated pods must not delay the uninstall indefinitely.
 _MAX_PASSES: Final = 60
 _CREATED_LATE: Final = "it was created while others were released"
 _POLL_S: Final = 0.3
@@ -43,11 +43,11 @@ log = structlog.get_logger()
 
 @dataclass
 class ReleaseResult:
-    """What became of the gated pods, each `namespace/name`.
+    """Results for the gated pods, each `namespace/name`.
 
     Attributes:
         pods: those that were released.
-        gated: those that stay gated, with the message of the API server.
+        gated: pods that stay gated, with the message of the API server.
     """
 
     pods: set[str] = field(default_factory=set)
@@ -55,7 +55,7 @@ class ReleaseResult:
 
 
 def log_release_result(released: ReleaseResult) -> None:
-    """Log what became of the pods: names as far as a line holds them, counts always."""
+    """Log the result: all counts, and as many names as fit a line."""
     log.warning("pods_released", count=len(released.pods), pods=sorted(released.pods)[:_MAX_LOGGED])
     if released.gated:
         log.error(
@@ -66,13 +66,13 @@ def log_release_result(released: ReleaseResult) -> None:
 
 
 async def release_pods(client: Client) -> ReleaseResult:
-    """Take our gates off every pod that is not being deleted; may be run again, and beside itself.
+    """Remove our gates from every pod that is not being deleted; safe to run again or concurrently.
 
     Args:
         client: with the rights of the ungater, or more.
 
     Raises:
-        KubeError: the API server does not let us list pods, or does not know us any more.
+        KubeError: listing pods is forbidden, or the credentials are no longer valid.
     """
     released, failures = ReleaseResult(), Failures()
 
@@ -88,7 +88,7 @@ async def release_pods(client: Client) -> ReleaseResult:
             released.pods.add(pod.key)
 
     for left in reversed(range(_MAX_PASSES)):
-        # Without a right to list, another replica has finished: that is no rejection of a pod.
+        # Without the right to list pods, another replica has finished: not an error of a pod.
         gated = await _gated(client)
         remaining = [pod for pod in gated if not failures.is_given_up(pod.uid)]
         if not (remaining and left):
@@ -102,7 +102,7 @@ async def release_pods(client: Client) -> ReleaseResult:
 
 
 async def gated_pods(client: Client) -> list[str]:
-    """`namespace/name` of the pods that a gate of ours holds."""
+    """`namespace/name` of the pods with one of our gates."""
     return sorted(pod.key for pod in await _gated(client))
 
 

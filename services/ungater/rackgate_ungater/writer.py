@@ -53,14 +53,14 @@ from rackgate_ungater.state_machine.ungating_plan import Ungate
 
 log = structlog.get_logger()
 
-# Consecutive server errors of one worker after which it gives up the batch.
+# Consecutive server errors of one worker after which it abandons the batch.
 MAX_CONSECUTIVE_FAILURES: Final = 3
-# After a policy of the cluster rejected a node name, no pod names its node for so long.
+# After an admission policy rejected a node name, pods do not name their node for this long.
 NODE_NAME_BACKOFF_S: Final = 300.0
 
 _encode = msgspec.json.encode
 
-# A strategic merge deletes list entries by name: gates of other owners are not even mentioned.
+# A strategic merge patch deletes list entries by name: gates of other owners do not appear in it.
 _GATES: Final = [
     (bit, {"$patch": "delete", "name": name}) for name, bit in sorted(GATES.items(), reverse=True)
 ]
@@ -74,13 +74,13 @@ def patch_tail(
     node: str = "",
     terms: str = "",
 ) -> bytes:
-    """The part of a patch that all pods of one domain share.
+    """The end of a patch, equal for all pods of one domain.
 
     Args:
         levels: node label keys; none adds no nodeSelector.
         domain: one value per level.
-        gates: those to take off, as bits; one that is not there does no harm.
-        node: the one that the domain consists of; empty adds no affinity.
+        gates: to remove, as bits; a missing one does no harm.
+        node: the only node of the domain; empty adds no affinity.
         terms: required node affinity that the pods have already.
     """
     gone = [gate for bit, gate in _GATES if bit & gates]
@@ -93,20 +93,20 @@ def patch_tail(
 
 
 def patch_body(pod: GatedPod, tail: bytes) -> bytes:
-    """The patch of one pod: valid for exactly the object and version the decision saw."""
+    """The patch of one pod, bound to the UID and version that the decision was based on."""
     bound = {"uid": pod.uid, "resourceVersion": pod.resource_version}
     return b'{"metadata":' + _encode(bound) + tail
 
 
 class _PatchTails:
-    """Tails of one batch: made once for all pods of a domain."""
+    """Patch tails of one batch, built once per domain."""
 
     def __init__(self, nodes: NodesByHostname) -> None:
         self._nodes = nodes
         self._tail_by_key: dict[tuple[object, ...], bytes] = {}
 
     def tail_for(self, ungate: Ungate, *, with_node_name: bool = True) -> bytes:
-        """The tail for one pod; it names the pod's node if that is known and asked for."""
+        """The tail for one pod, with its node name if that is known and enabled."""
         node = self._nodes.only_node_of(ungate.levels, ungate.domain) if with_node_name else ""
         terms = ungate.pod.terms if node else ""
         key = ungate.domain, ungate.levels, ungate.gates, node, terms
@@ -121,7 +121,7 @@ class Writer:
     """Sends requests and returns their outcome as events.
 
     Args:
-        client: with the ungating budget.
+        client: with the rate limit of ungating.
         concurrency: requests of one batch under way at the same time.
     """
 
@@ -143,10 +143,10 @@ class Writer:
         """Ungate pods; one that fails does not stop the others.
 
         Args:
-            ungates: recorded as expected already.
+            ungates: already recorded as expected.
             on_event: called with one event per pod.
-            deadline: monotonic seconds; after it nothing is sent, and nothing waits for its turn.
-            nodes: a pod whose domain is one of them names it, too.
+            deadline: monotonic seconds; after it, no request is sent.
+            nodes: a pod whose domain is one of them also names the node.
             shuffle: the batch before this one failed: try the pods in random order.
 
         Returns:
@@ -155,7 +155,7 @@ class Writer:
         results: dict[str, int] = {}
         tails = _PatchTails(nodes)
         queue = iter(self._rng.sample(ungates, len(ungates)) if shuffle else ungates)
-        gave_up = False  # all workers stop together: the next attempt begins with all of them
+        gave_up = False  # all workers stop together, and the next attempt starts with all of them
 
         async def work(todo: Iterator[Ungate]) -> None:
             nonlocal gave_up
@@ -166,14 +166,14 @@ class Writer:
                     break
                 try:
                     result, event, wait_s = await self._ungate_pod(ungate, tails, deadline)
-                except BaseException:  # the lease is lost, or a fault of ours: it may be written
+                except BaseException:  # the Lease is lost, or a bug: it may be written
                     on_event(self._failure_event(ungate.pod, "lost", Failure.UNKNOWN_OUTCOME)[1])
                     raise
                 results[result] = results.get(result, 0) + 1
                 on_event(event)
                 if wait_s is None:
                     pauses.reset()
-                else:  # the API server fails, not this pod: the next one would fail too
+                else:  # the API server fails, not this pod: the next one would fail, too
                     wait_s = max(wait_s, pauses.next())
                     if pauses.failures() >= MAX_CONSECUTIVE_FAILURES:
                         gave_up = True  # do not delay other Workloads; the rest counts as unsent
@@ -194,14 +194,14 @@ class Writer:
     async def _ungate_pod(
         self, ungate: Ungate, tails: _PatchTails, deadline: Deadline
     ) -> tuple[str, Event, float | None]:
-        """Take one pod's gates off. A rejected patch was not written: retry without node name."""
+        """Remove the gates of one pod. If the patch is rejected, retry without the node name."""
         pod, unnamed = ungate.pod, tails.tail_for(ungate, with_node_name=False)
         tail = tails.tail_for(ungate) if clock.monotonic() >= self._node_names_from else unnamed
         answer = await self._patch_pod(pod, tail, deadline)
         if answer[0] != "refused" or unnamed == tail:
             return answer
         answer = await self._patch_pod(pod, unnamed, deadline)
-        if answer[0] == "ungated":  # so it was the name
+        if answer[0] == "ungated":  # the node name was the reason
             self._node_names_from = clock.monotonic() + NODE_NAME_BACKOFF_S
             log.warning("node_name_rejected", pod=pod.key, feature_gate=NODES_BY_NAME)
         return answer
@@ -229,7 +229,7 @@ class Writer:
             pause_s = error.retry_after_s or 0.0
             return *self._failure_event(pod, "unsent", Failure.UNSENT, error), pause_s
         except (TransportError, ServerError) as error:
-            # A 5xx may have been written, too: the answer of etcd can be lost behind it.
+            # A 5xx may have been written, too, if only the response of etcd was lost.
             pause_s = error.retry_after_s or 0.0
             return *self._failure_event(pod, "lost", Failure.UNKNOWN_OUTCOME, error), pause_s
         except KubeError as error:
@@ -280,7 +280,7 @@ class Writer:
         except (KubeError, msgspec.MsgspecError) as error:
             log.warning("pod_read_failed", pod=pod.key, error=str(error))
             return None
-        # Another pod under the name: the watch will bring it.
+        # Another pod with this name: the watch will show it.
         return PodSeen(found, live=True) if found.uid == pod.uid else PodGone(pod.uid)
 
     async def read_workload(self, workload: GatedWorkload, deadline: Deadline) -> Event | None:
@@ -301,10 +301,10 @@ class Writer:
     async def read_slices(
         self, workload: GatedWorkload, deadline: Deadline
     ) -> list[GatedWorkload] | None:
-        """Read an elastic Workload and its slices as they are at one moment.
+        """Read an elastic Workload and its slices from one list.
 
-        One list shows all of them at one version; read one by one, a slice could be counted by
-        itself and by its parent.
+        All objects of one list have one version. With single reads, a slice could count twice: by
+        itself and in its parent.
 
         Returns:
             The Workloads of the same job; None when they could not be read before the deadline.
@@ -322,6 +322,6 @@ class Writer:
             return None
         if any(found.key == workload.key for found in workloads):
             return workloads
-        # Somebody took its label away. Read later than the slices it says nothing about them.
+        # Its label was removed. A later read of it alone would not be consistent with its slices.
         event = await self.read_workload(workload, deadline)
         return [event.workload] if isinstance(event, WorkloadSeen) else None

@@ -1,1 +1,1 @@
-"""The admission webhook: every answer from the request alone, no object is ever written for one."""
+"""The admission webhook. Reviews are answered without writing any object."""

@@ -10,12 +10,12 @@ from rackgate_webhook.settings import WebhookSettings
 
 
 def main() -> int:
-    """Run the webhook; the process's exit code."""
+    """Run the webhook; returns the exit code of the process."""
     return run_service(
         "webhook",
         run_webhook,
         settings=WebhookSettings,
-        description="Answers admission reviews: governs jobs, refuses what cannot work.",
+        description="Answers admission reviews: suspends and gates managed jobs, rejects errors.",
     )
 
 

@@ -33,10 +33,10 @@ log = structlog.get_logger()
 
 
 class WebhookService:
-    """One replica, from its first certificate to its last answer."""
+    """One replica."""
 
     def __init__(self, settings: WebhookSettings) -> None:
-        """Nothing happens before `run`."""
+        """Prepare; `run` does the work."""
         self._settings = settings
         self._draining = self._was_ready = False
         self._context = server_context()
@@ -58,8 +58,8 @@ class WebhookService:
         """Serve until `stop` is set, then drain.
 
         Raises:
-            ConfigError: the connection settings lead nowhere.
-            OSError: a port is taken.
+            ConfigError: the connection settings are invalid.
+            OSError: a port is in use.
         """
         settings = self._settings
         client = await connect(settings.connection, user_agent=user_agent("webhook"))
@@ -85,7 +85,8 @@ class WebhookService:
                         watch_secret_and_configurations(client, settings.certificates, changed),
                         "follow",
                     ),
-                    # Beside another installation, or Kueue, it ends; it waits for neither answer.
+                    # Ends the process if another installation or Kueue is found. Serving does not
+                    # wait.
                     spawn(
                         group,
                         Installation(client, settings.certificates.namespace).run(),
@@ -102,14 +103,14 @@ class WebhookService:
             await client.close()
 
     def missing(self) -> list[str]:
-        """What keeps the replica from being called; empty when ready."""
+        """Why the replica is not ready; empty when it is."""
         if self._draining:
             return ["draining"]
         if self._certificate_manager is None:
             return ["starting"]
         if self._certificate_manager.problem:
             return [self._certificate_manager.problem]
-        # Later on it is an error in the log: a webhook that nobody calls would stop all jobs.
+        # After that it is only logged as an error: without a ready webhook, no job can be written.
         if self._certificate_manager.selector_mismatch and not self._was_ready:
             return [self._certificate_manager.selector_mismatch]
         self._was_ready = True
@@ -119,11 +120,11 @@ class WebhookService:
         await first_of(manager.loaded, stop)
         if stop.is_set():
             return
-        frozen = freeze_heap()  # a full collection would keep callers waiting for no garbage
+        frozen = freeze_heap()  # a full garbage collection would delay callers and free nothing
         await self._server.start()
         log.info("webhook_serving", port=self._server.port, frozen=frozen)
         await stop.wait()
-        # Unready first, then time to move away, then no new connections, then the last answers.
+        # Become unready, wait until callers move away, close the port, send the last responses.
         self._draining = True
         self._server.drain()
         await asyncio.sleep(self._settings.serving.drain_delay)
@@ -139,7 +140,7 @@ class WebhookService:
 
 
 def _osmo_reviews() -> OsmoReviews:
-    # Its models cost start-up time and memory, which only those pay who use it.
+    # Imported on demand: its models cost start-up time and memory.
     from rackgate_webhook.admission.osmo_webhook import OsmoReviews
 
     return OsmoReviews()

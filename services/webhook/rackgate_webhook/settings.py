@@ -24,22 +24,23 @@ class ServingSettings(ConfigModel):
     port: int = Field(default=9443, ge=0, le=65535)
     """Port to listen on; several replicas on one machine may share it. 0: the kernel chooses."""
     drain_delay: float = Field(default=3.0, ge=0, le=300)
-    """Seconds between becoming unready and closing, in which callers move away."""
+    """Seconds between becoming unready and closing, so that callers can move to other replicas."""
     max_connections: int = Field(default=256, ge=16, le=65536)
-    """Most open connections. Beyond, the longest idle one is closed, or the new one waits."""
+    """Maximum number of connections. At the limit, the longest idle one is closed, or the new one
+    waits."""
 
 
 class CertificateSettings(ConfigModel):
     """The serving certificate, and where its authority is published."""
 
     source: Literal["issued", "provided"] = "issued"
-    """issued: by the webhook itself. provided: by somebody else, the Secret is only read."""
+    """issued: by the webhook itself. provided: by another tool; the Secret is only read."""
     write_bundle: bool = True
-    """Write the authorities into the configurations; off where cert-manager's cainjector does."""
+    """Write the authorities into the configurations; false if cert-manager's cainjector does it."""
     secret_name: str = "rackgate-webhook-tls"  # noqa: S105 - a name
     """Secret that all replicas share."""
     namespace: str = SYSTEM_NAMESPACE
-    """Its namespace."""
+    """Namespace of the Secret."""
     dns_names: list[str] = Field(
         default=[
             f"rackgate-webhook.{SYSTEM_NAMESPACE}.svc",
@@ -51,13 +52,13 @@ class CertificateSettings(ConfigModel):
     ip_addresses: list[str] = Field(default_factory=list, max_length=32)
     """IP addresses of the certificate."""
     validity: float = Field(default=365 * 86400.0, ge=10, le=10 * 365 * 86400)
-    """Seconds that a certificate lives."""
+    """Seconds that a certificate is valid."""
     renew_before: float = Field(default=30 * 86400.0, ge=1)
     """Seconds before expiry at which the next certificate is published."""
     settle: float = Field(default=30.0, ge=0, le=86400)
     """Seconds between publishing the next authority and serving with it."""
     check_interval: float = Field(default=10.0, gt=0, le=3600)
-    """Seconds between two reads of Secret and configurations while a rotation is under way."""
+    """Seconds between reads of Secret and configurations during a rotation."""
     configuration_names: list[str] = Field(
         default=[
             f"rackgate-mutating.{SYSTEM_NAMESPACE}",
@@ -95,12 +96,12 @@ class CertificateSettings(ConfigModel):
 
 
 class KaiSettings(ConfigModel):
-    """What is to be known of KAI; read behind the gate RackgateRenderForKAI alone."""
+    """Facts about KAI; used only if the feature gate RackgateRenderForKAI is on."""
 
     topology: str = Field(default="", max_length=253, pattern=f"^$|{SUBDOMAIN}")
-    """KAI's Topology of Jobs that name none themselves; empty: each has to."""
+    """KAI's Topology for Jobs that do not name one; empty: each Job must name one."""
     jobs_grouped: bool = False
-    """This KAI is newer than 0.14.0: it makes one PodGroup of a Job, not one of each pod."""
+    """KAI is newer than 0.14.0: it creates one PodGroup for a Job instead of one for each pod."""
 
 
 class WebhookSettings(BaseServiceSettings):
@@ -113,15 +114,15 @@ class WebhookSettings(BaseServiceSettings):
     certificates: CertificateSettings = CertificateSettings()
     """The serving certificate."""
     managed_jobs_namespace_selector: NamespaceSelector = NamespaceSelector()
-    """Label selector of the namespaces in which jobs are managed, as the assigner has it. The
-    namespaceSelectors of the webhook configurations have to say the same: while they do not, the
+    """Label selector of the namespaces in which jobs are managed, as in the settings of the
+    assigner. The namespaceSelectors of the webhook configurations must be equal to it, or the
     webhook does not become ready."""
     kai: KaiSettings = KaiSettings()
-    """Jobs that the KAI scheduler places."""
+    """Jobs that KAI schedules."""
 
     @property
     def rendering(self) -> RenderOptions | None:
-        """How Jobs are handed over to KAI; None while the gate is off."""
+        """How to render Jobs for KAI; None if the feature gate is off."""
         if not self.features.render_for_kai:
             return None
         both_levels = self.features.required_and_preferred

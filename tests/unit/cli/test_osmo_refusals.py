@@ -34,7 +34,7 @@ def test_every_refusal_names_its_file_field_and_remedy(
     words += ["--strict"] if case.get("options", {}).get("strict") else []
     said = refused(capsys, *words)
     culprit = {"pool": "pool.yaml", "submission": "workflow.yaml"}[case["refused"]["at"]]
-    assert said.startswith(f'rackgate: "{culprit}" is refused:\n')
+    assert said.startswith(f'rackgate: "{culprit}" is rejected:\n')
     for mention in case["refused"]["mentions"]:
         assert str(mention) in said
     assert main(["osmo", *words, "--json"]) == 2

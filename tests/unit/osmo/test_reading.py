@@ -236,7 +236,7 @@ def test_very_many_refusals_are_cut_and_counted() -> None:
     ]
     found = refused(data)
     assert len(found) == MAX_REJECTIONS + 1
-    assert found[-1].message == "900 more refusals are not shown"
+    assert found[-1].message == "900 more rejections are not shown"
 
 
 def test_tasks_with_one_mistake_in_common_are_told_once() -> None:

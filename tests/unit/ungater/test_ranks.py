@@ -48,9 +48,12 @@ def test_replica_0_precedes_replica_1_in_the_domains() -> None:
     ("pods", "words"),
     [
         ([pod("x").build()], 'no number in label "batch.kubernetes.io/job-completion-index"'),
-        (ranked(2), "index 2 is not one of 0 to 1"),
+        (ranked(2), "index 2 is not in the range 0 to 1"),
         ([*ranked(1), pod("x").rank(1).build()], "both have rank 1"),
-        ([pod("x").rank(1).offset(2).build()], "index 1 less its offset 2 is not one of 0 to 1"),
+        (
+            [pod("x").rank(1).offset(2).build()],
+            "index 1 less its offset 2 is not in the range 0 to 1",
+        ),
         ([pod("x").rank(1).offset(-1).build()], "pod-index-offset"),
     ],
 )

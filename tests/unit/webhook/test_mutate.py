@@ -50,7 +50,7 @@ def test_topology_annotations_on_the_job_itself_are_warned_about() -> None:
     found = job("train", 2)
     found["metadata"]["annotations"] = {names.REQUIRED_TOPOLOGY: RACK, "other": "x"}
     (warning,) = mutate(review(JOB, found)).warnings
-    assert warning.startswith(f"metadata.annotations[{names.REQUIRED_TOPOLOGY}] has no effect")
+    assert warning.startswith(f"metadata.annotations[{names.REQUIRED_TOPOLOGY}] is ignored")
     assert "spec.template.metadata.annotations" in warning
 
 

@@ -79,7 +79,7 @@ def test_annotations_where_nobody_reads_them_are_warned_about() -> None:
     found["metadata"]["annotations"] = {names.REQUIRED_TOPOLOGY: RACK}
     found["spec"]["suspend"] = True
     misplaced, suspended = mutate(review(JOB, found), kai=KNOWN).warnings
-    assert "has no effect" in misplaced
+    assert "is ignored" in misplaced
     assert suspended.startswith("spec.suspend is true")
 
 

@@ -276,17 +276,17 @@ def test_what_is_asked_where_nobody_reads_it_is_warned_about() -> None:
     part["spec"]["template"]["metadata"]["labels"] = {names.QUEUE_LABEL: "other"}
     template = "spec.replicatedJobs[0].template"
     begins = (
-        f"metadata.annotations[{names.REQUIRED_TOPOLOGY}] has no effect on a JobSet",
-        f"{template}.metadata.annotations[{names.PREFERRED_TOPOLOGY}] has no effect on a Job",
-        f"{template}.metadata.labels[{names.QUEUE_LABEL}] has no effect",
-        f"{template}.spec.template.metadata.labels[{names.QUEUE_LABEL}] has no effect",
+        f"metadata.annotations[{names.REQUIRED_TOPOLOGY}] is ignored on a JobSet",
+        f"{template}.metadata.annotations[{names.PREFERRED_TOPOLOGY}] is ignored on a Job",
+        f"{template}.metadata.labels[{names.QUEUE_LABEL}] is ignored",
+        f"{template}.spec.template.metadata.labels[{names.QUEUE_LABEL}] is ignored",
     )
     warnings = told(JOBSET, found).warnings
     assert [warning.startswith(begin) for warning, begin in zip(warnings, begins, strict=True)]
     found = ray()
     found["metadata"]["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
     (warning,) = told(RAYCLUSTER, found).warnings
-    assert warning.endswith("has no effect: set spec.enableInTreeAutoscaling")
+    assert warning.endswith("is ignored: set spec.enableInTreeAutoscaling")
     assert told(RAYCLUSTER, ray(autoscaling=True)).warnings == []
 
 

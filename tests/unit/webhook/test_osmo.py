@@ -240,4 +240,4 @@ def test_refusing_very_much_costs_little_more_than_reading_it(kind: str) -> None
     assert calls.total() < len(json.dumps(asked))
     assert calls["sorted"] <= MAX_REJECTIONS, "each goes through all there is"
     assert len(errors) == MAX_REJECTIONS + 1
-    assert errors[-1].problem.endswith(" more refusals are not shown")
+    assert errors[-1].problem.endswith(" more rejections are not shown")

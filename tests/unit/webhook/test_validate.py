@@ -78,7 +78,7 @@ def test_a_template_that_names_a_node_is_refused_but_where_it_is_stored_already(
 ) -> None:
     found = governed(job("train", 2, pod={"nodeName": "n1"}, **asked))
     (error,) = refusals(JOB, found)
-    assert error.startswith('spec.template.spec.nodeName: "n1" would bind the pods past')
+    assert error.startswith('spec.template.spec.nodeName: "n1" would bind the pods without')
     assert refusals(JOB, edited(found, parallelism=1), found) == []
     plain = {**found, "metadata": {"name": "train"}}
     assert len(refusals(JOB, found, plain)) == 1
@@ -160,7 +160,7 @@ def test_the_queue_of_a_running_job_cannot_change() -> None:
         labels = {names.QUEUE_LABEL: queue} if queue else {}
         found["metadata"]["labels"] = labels
         (error,) = refusals(JOB, found, stored)
-        assert 'it has queue "queue", asked is' in error
+        assert 'from queue "queue" to' in error
         assert "suspend the job first" in error
 
 
@@ -168,7 +168,7 @@ def test_a_running_job_cannot_come_under_a_queue() -> None:
     found = job("train", 2, spec={"suspend": False})
     stored = copy.deepcopy(found)
     stored["metadata"]["labels"] = {}
-    assert "it has no queue, asked is" in refusals(JOB, found, stored)[0]
+    assert "from no queue to" in refusals(JOB, found, stored)[0]
 
 
 def test_a_suspended_job_may_change_its_queue() -> None:
@@ -258,7 +258,10 @@ def test_a_topology_flavor_without_node_labels_is_refused() -> None:
 
 def test_a_flavors_topology_stays_once_set() -> None:
     stored, found = flavor("f", "pool", "t"), flavor("f", "pool", "other")
-    assert 'spec.topologyName: stays "t", asked is "other"' in refusals(FLAVOR, found, stored)[0]
+    assert (
+        'spec.topologyName: is immutable: the value is "t", found "other"'
+        in refusals(FLAVOR, found, stored)[0]
+    )
     assert refusals(FLAVOR, found, flavor("f", "pool", None)) == []
 
 
@@ -281,7 +284,10 @@ def test_a_flavor_in_two_groups_is_refused() -> None:
 
 def test_a_local_queue_keeps_its_cluster_queue() -> None:
     found, stored = local_queue("q", "b"), local_queue("q", "a")
-    assert 'spec.clusterQueue: stays "a", asked is "b"' in refusals(LOCAL_QUEUE, found, stored)[0]
+    assert (
+        'spec.clusterQueue: is immutable: the value is "a", found "b"'
+        in refusals(LOCAL_QUEUE, found, stored)[0]
+    )
     assert refusals(LOCAL_QUEUE, stored) == []
     assert refusals(LOCAL_QUEUE, local_queue("q", "Not A Name")) != []
 
@@ -356,7 +362,7 @@ def test_podsets_are_frozen_while_quota_is_reserved_but_for_smaller_counts() -> 
     assert refusals(WORKLOAD, workload(3, reserved=True), stored) == []
     assert "more than the 4 pods" in refusals(WORKLOAD, workload(5, reserved=True), stored)[0]
     other = workload(4, reserved=True, template={"spec": {"nodeName": "n"}})
-    assert "cannot change while quota is reserved" in refusals(WORKLOAD, other, stored)[0]
+    assert "podsets cannot change while quota is reserved" in refusals(WORKLOAD, other, stored)[0]
     moved = edited(stored, queueName="other")
     assert refusals(WORKLOAD, moved, stored)[0].startswith("spec.queueName: ")
     assert refusals(WORKLOAD, edited(workload(4), queueName="other"), workload(4)) == []

@@ -85,7 +85,7 @@ class Outcome:
 
 
 class Applier:
-    """Brings the objects of one workflow to one cluster."""
+    """Applies the objects of one workflow to one cluster."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class Applier:
         except KubeError as error:
             raise CommandError(
                 f'nothing is written:\n  what is to replace PodGroup "{name}" and its pods is '
-                f"refused: {error.message or error}"
+                f"rejected: {error.message or error}"
             ) from error
 
     async def _wait_until_gone(self, pods: Sequence[Object]) -> None:
@@ -298,7 +298,7 @@ class Applier:
             # Not found while it is created: there is no such namespace.
             if isinstance(error, NotFoundError) and not isinstance(step, Create):
                 return error
-            message = f"{result.label} is refused: {error.message or error}"
+            message = f"{result.label} is rejected: {error.message or error}"
             raise CommandError(message) from error
         return None
 

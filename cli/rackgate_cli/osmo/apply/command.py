@@ -30,8 +30,8 @@ _DESCRIPTION: Final = (
     "Creates what is not there and changes what differs. KAI's Topology cannot be changed: for "
     "other keys it is deleted and created again, which pods that run do not notice. A PodGroup "
     "takes no other shape while it has pods that have not ended, and a pod is never changed: both "
-    "are refused before anything is written, unless --replace says that the pods of such a task "
-    "group may be deleted and made anew."
+    "are rejected before anything is written, unless --replace allows to delete and recreate the "
+    "pods of such a task group."
 )
 _EPILOG: Final = """examples:
   rackgate osmo apply -f workflow.yaml --pool my-pool -n team-a
@@ -40,9 +40,9 @@ _EPILOG: Final = """examples:
   rackgate osmo apply -f workflow.yaml --pool pool.yaml --state ./mine   # on a playground
 
 exit codes:
-  0  everything is as it should be
-  1  the cluster refuses something; what was done is printed, and calling again goes on from there
-  2  the command line, the pool or the workflow is refused; nothing is written"""
+  0  all objects are up to date
+  1  the cluster rejected a write; completed writes are printed, and the next run continues
+  2  the command line, the pool or the workflow is invalid; nothing is written"""
 
 
 def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -68,8 +68,8 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--replace",
         action="store_true",
-        help="delete all pods of each task group that changed, wait until they are gone, and make "
-        "the group anew; groups that did not change run on",
+        help="delete all pods of each task group that changed, wait until they are gone, and "
+        "create the group again; groups that did not change keep running",
     )
     add_cluster(parser)
 

@@ -105,8 +105,8 @@ def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -
     if changed and live:
         return Reject(
             f"{', '.join(changed)} would change, and pods of it have not ended ({some_of(live)}): "
-            "KAI would leave out or evict pods of another shape; --replace deletes them and starts "
-            "the group anew, or give it another name with --names"
+            "KAI would ignore or evict pods of another shape; use --replace to delete them and "
+            "start the group again, or give it another name with --names"
         )
     metadata = {**preconditions_of(stored), "labels": labels}
     patch: Object = {
@@ -161,7 +161,7 @@ def plan_pod(wanted: Object, stored: Object | None) -> Action:
         return WaitForDeletion()
     mine, its = _annotations(wanted), _annotations(stored)
     if APPLIED in its:
-        same = True  # told by the mark, which is among the metadata
+        same = True  # the annotation in the metadata decides
     else:
         mine.pop(APPLIED, None)
         same = _is_contained(wanted["spec"], stored.get("spec") or {})
@@ -169,14 +169,14 @@ def plan_pod(wanted: Object, stored: Object | None) -> Action:
     if same and _is_contained(metadata, {**stored["metadata"], "annotations": its}):
         return Unchanged()
     return Reject(
-        "another pod of this name is there: delete it first, have --replace delete the pods of its "
-        "group and start it anew, or name the workflow anew"
+        "another pod has this name: delete it first, use --replace to delete the pods of its group "
+        "and start it again, or give the workflow another name"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PodDeletion:
-    """Pods of a task group, as stored, that go before it is made anew."""
+    """Stored pods of a task group that are deleted before it is created again."""
 
     pods: tuple[Object, ...]
 
@@ -193,10 +193,10 @@ def plan_pod_deletion(
     group, names = wanted["metadata"]["name"], {pod["metadata"]["name"] for pod in mine}
     by_name = {pod["metadata"]["name"]: pod for pod in there}
     live = set(live_pods(there, group))
-    refused = isinstance(plan_pod_group(wanted, stored, sorted(live)), Reject) or any(
+    rejected = isinstance(plan_pod_group(wanted, stored, sorted(live)), Reject) or any(
         isinstance(plan_pod(pod, by_name.get(pod["metadata"]["name"])), Reject) for pod in mine
     )
-    if not refused:
+    if not rejected:
         return None
     to_delete = [pod for name, pod in sorted(by_name.items()) if name in live or name in names]
     foreign = [pod["metadata"]["name"] for pod in to_delete if not _applied(pod, group)]
@@ -204,7 +204,7 @@ def plan_pod_deletion(
         return Reject(
             "--replace deletes only pods that were made by rackgate osmo apply for this group, and "
             f"{some_of(foreign)} {'is' if len(foreign) == 1 else 'are'} of another origin: delete "
-            "what is not needed, or name the workflow anew"
+            "what is not needed, or give the workflow another name"
         )
     return PodDeletion(tuple(to_delete))
 

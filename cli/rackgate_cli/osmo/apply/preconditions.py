@@ -32,7 +32,7 @@ async def check_served(client: Client, kind: Resource) -> None:
     """Reject to begin when the cluster does not serve a kind.
 
     Raises:
-        CommandError: it does not; names the CustomResourceDefinition and who brings it.
+        CommandError: it does not; the message has the CustomResourceDefinition and its source.
         KubeError: the cluster cannot be read.
     """
     try:
@@ -48,12 +48,12 @@ async def check_served(client: Client, kind: Resource) -> None:
     served = ", ".join(version["version"] for version in group.get("versions", ()))
     instead = f" (of {kind.group} it serves {clean(served)})" if served else ""
     remedy = (
-        f'install the KAI scheduler, which brings the CustomResourceDefinition "{kind.full_name}" '
+        f'install the KAI scheduler, which has the CustomResourceDefinition "{kind.full_name}" '
         '(on a playground: "rackgate up --with kai-crds")'
     )
     if kind is OLD_TOPOLOGIES:
         remedy = (
-            "that is what KAI 0.10 reads, and an old release of Kueue brings it; for KAI 0.12 or "
+            "KAI 0.10 reads this version, and an old release of Kueue contains it; for KAI 0.12 or "
             "newer use --kai"
         )
     raise CommandError(

@@ -1,8 +1,8 @@
-"""Holds the Leases of the shards that this replica should act on, and acts on no others.
+"""Acquires the Leases of shards and runs the worker on the shards that this replica holds.
 
-Each shard has a `LeaseHolder` of its own, which fences it. One watch shows all Leases to all of
-them; `handover.py` decides when to take one and when to hand one over. Work on a shard runs inside
-the tenure of its Lease: it is stopped before that ends, and the other shards go on.
+Each shard has its own `LeaseHolder` with a fencing deadline. All of them share one watch of the
+Leases. `handover.py` decides when to acquire a Lease and when to hand it over. Work on a shard
+stops before the tenure of its Lease ends; the other shards continue.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rackgate_ungater.shards.handover import SHARDS, HandoverPolicy, HandoverTim
 from rackgate_ungater.shards.membership import Membership
 
 POLLS_PER_DURATION: Final = 4
-# A stop waits at most so long until the others know; they find out anyway.
+# A stopping replica waits this long to leave the list; without that, others notice later.
 LEAVE_TIMEOUT_S: Final = 1.0
 
 log = structlog.get_logger()
@@ -40,12 +40,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HeldShard:
-    """How long and under which deadline a replica acts on the Workloads of a shard.
+    """One period in which a replica acts on the Workloads of a shard.
 
     Attributes:
-        task_group: reconciles its Workloads; ended together with the tenure.
-        deadline: monotonic second until which requests may be sent.
-        leave: set when nothing new may begin.
+        task_group: reconciles its Workloads; cancelled when the tenure ends.
+        deadline: monotonic time until which requests may be sent.
+        leave: set when no new work may start.
     """
 
     task_group: asyncio.TaskGroup
@@ -54,7 +54,7 @@ class HeldShard:
 
 
 async def run_unless(leave: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Wait for `work`, or until `leave` is set: False then, and the work is given up."""
+    """Wait for `work`. If `leave` is set first, cancel it and return False."""
     working, leaving = start(work, "before leading"), start(leave.wait(), "leave")
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -68,16 +68,16 @@ async def run_unless(leave: asyncio.Event, work: Coroutine[Any, Any, None]) -> b
 
 
 class ShardWorker(Protocol):
-    """What acts on shards."""
+    """Acts on shards."""
 
     async def synced(self) -> None:
-        """Return once acting could begin."""
+        """Return when work could start."""
 
     async def lead(self, shard: int, deadline: Callable[[], float], leave: asyncio.Event) -> None:
-        """Act on a shard until `leave` is set, and return when nothing of it is under way."""
+        """Act on a shard until `leave` is set, and return when no request is under way."""
 
     def has_no_open_requests(self, shard: int) -> bool:
-        """Whether every request for a shard was answered, or cannot be applied any more."""
+        """Whether every request for a shard was answered or can no longer be applied."""
 
 
 class _EndReason(Enum):
@@ -93,12 +93,12 @@ class ShardElector:
     """Runs a worker on the shards that this replica holds.
 
     Args:
-        client: give it a budget of its own, so that no other traffic delays renewals.
+        client: with a separate rate limit, so that other traffic does not delay renewals.
         settings: identity, Leases and their duration.
-        worker: acts on the shards that are held.
+        worker: acts on the held shards.
         stop: set when the process should end.
-        fence: what ends the process in time; replaced only where a test lives in-process.
-        state: what our predecessor in the same pod left.
+        fence: ends the process in time; replaced only by tests that run in-process.
+        state: state of the previous container in the same Pod.
     """
 
     def __init__(
@@ -153,11 +153,11 @@ class ShardElector:
         metrics.REPLICAS.set_function(lambda: len(self._members.live(clock.monotonic())))
 
     def missing(self) -> list[str]:
-        """What keeps this replica from being ready. Holding no shard does not."""
+        """Why this replica is not ready. A replica without shards can be ready."""
         return self._watch.missing()
 
     async def run(self) -> None:
-        """Take and hand over shards until told to stop; ends when none is held any more."""
+        """Acquire and hand over shards until `stop` is set; returns when no shard is held."""
         async with asyncio.TaskGroup() as group:
             watching = spawn(group, self._watch.run(), "leases")
             stopping = spawn(group, self._notify_on_stop(), "stop")
@@ -176,7 +176,7 @@ class ShardElector:
         self._notify()
 
     async def _wait_until_synced(self) -> bool:
-        """Wait until acting could begin; False when told to stop before."""
+        """Wait until work could start; False if `stop` is set first."""
         ready = start(self._ready(), "ready")
         ready.add_done_callback(lambda _: self._notify())
         try:
@@ -194,17 +194,17 @@ class ShardElector:
         await self._worker.synced()
 
     def _assume_missing_leases_held(self) -> None:
-        """Wait for the holder of a Lease that is missing among others: it may still act."""
+        """Wait for the holder of a deleted Lease, which may still act."""
         names = [lease_name(shard) for shard in range(SHARDS)]
         missing = [name for name in names if self._watch.get(name) is None]
         if len(missing) == SHARDS:
-            return  # the first replica ever
+            return  # no replica has run before
         unknown = LeaseSpec("unknown", -int(-self._duration_s // 1))
         for name in missing:
             self._watch.assume(name, ObservedLease(unknown, clock.monotonic(), None))
 
     async def _leave_membership(self, renewing: asyncio.Task[None]) -> None:
-        """Leave before shards are released: then no replica waits for this one."""
+        """Leave the list before shards are released, so that no replica waits for this one."""
         renewing.cancel()
         await asyncio.wait((renewing,))
         with contextlib.suppress(TimeoutError):
@@ -215,7 +215,7 @@ class ShardElector:
     # Waiting ------------------------------------------------------------------------------
 
     def _notify(self) -> None:
-        """Wake every waiter: a Lease changed, work has ended, or it is time to stop."""
+        """Wake all waiting tasks: a Lease changed, work has ended, or `stop` is set."""
         self._membership.update()
         self._wakeup.set()
         self._wakeup = asyncio.Event()
@@ -227,7 +227,7 @@ class ShardElector:
                 await self._wakeup.wait()
 
     async def _pause(self, wait_s: float) -> None:
-        """Let time pass, but no longer than until we are told to stop."""
+        """Sleep, but return when `stop` is set."""
         until = clock.monotonic() + wait_s
         while (left_s := until - clock.monotonic()) > 0 and not self._stop.is_set():
             await self._wait(left_s)
@@ -235,7 +235,7 @@ class ShardElector:
     # One shard ----------------------------------------------------------------------------
 
     async def _run_shard(self, shard: int) -> None:
-        """Take a shard when it is our turn, act while we hold it, and begin again."""
+        """Acquire a shard when due, act while it is held, and repeat."""
         holder = self._holders[shard]
         while (sight := await self._wait_for_turn(shard)) is not None:
             if not await holder.take(sight):
@@ -256,7 +256,7 @@ class ShardElector:
                 self._drained.discard(shard)
 
     async def _wait_for_turn(self, shard: int) -> ObservedLease | None:
-        """Wait until we should take a shard; None when told to stop."""
+        """Wait until this replica should acquire a shard; None if `stop` is set."""
         holder = self._holders[shard]
         started = clock.monotonic()
         while not self._stop.is_set():
@@ -274,7 +274,7 @@ class ShardElector:
         return None
 
     async def _lead_shard(self, shard: int) -> None:
-        """Act on a shard until somebody else should, or may."""
+        """Act on a shard until another replica should act on it, or might."""
         while True:
             leave = asyncio.Event()
             acting = start(self._worker.lead(shard, self._deadline(shard, leave), leave), "lead")
@@ -289,7 +289,8 @@ class ShardElector:
             finally:
                 acting.cancel()
                 await asyncio.wait((acting,))
-            # A request without an answer may still arrive: nobody else may count before that.
+            # A request without a response may still be applied: no other replica may act before
+            # that.
             if self._worker.has_no_open_requests(shard):
                 self._drained.add(shard)
             if end is _EndReason.HAND_OVER and shard not in self._drained:
@@ -301,7 +302,7 @@ class ShardElector:
             return
 
     def _deadline(self, shard: int, leave: asyncio.Event) -> Callable[[], float]:
-        """Until when requests for a shard may be sent: not any more, once told to end."""
+        """Until when requests for a shard may be sent; -inf after the work should end."""
         holder = self._holders[shard]
         return lambda: float("-inf") if leave.is_set() or self._stop.is_set() else holder.deadline()
 
@@ -316,7 +317,7 @@ class ShardElector:
             if sight and (sight.lease is None or sight.spec.holder_identity != self._identity):
                 return _EndReason.LOST
             if not self._membership.group_holds_lease:
-                return _EndReason.LOST  # a replica of an earlier version acts on everything
+                return _EndReason.LOST  # a replica of an earlier version acts on all shards
             if self._stop.is_set():
                 return _EndReason.STOP
             at = self._policy.hand_over_at(shard, self._members.live(now), now)

@@ -1,18 +1,18 @@
-"""Which replica should act on which Workloads, and when one hands over to another. Pure.
+"""Decides which replica should act on which shard, and when a shard is handed over. Pure.
 
 A Workload belongs to one of 16 shards by its UID, and a replica acts on a shard only while it
-holds the shard's Lease. What is decided here is merely who *should* hold it: replicas may see
-different members for a while, and nothing worse follows than a shard held elsewhere.
+holds the shard's Lease. This module only decides which replica *should* hold it. Replicas may see
+different members for a while; then another replica holds the shard, which is safe.
 
-Rendezvous hashing ranks the members for each shard. The first one takes a free Lease at once,
-the n-th after n pauses in which those before it did not. A holder hands over to a better placed
-member that has been there for a while, unless it had to take the shard because that member did
-not: so a member that is there but does not act costs one hand-over at most, and then fewer and
-fewer.
+Rendezvous hashing ranks the members for each shard. The first member acquires a free Lease at once,
+the n-th after n pauses in which the members before it did not. A holder hands over to a member that
+ranks higher and has been live for a while. It skips that member for some time if the member did not
+acquire the shard when it was free. So a member that is live but does not act causes at most one
+handover, and then fewer and fewer.
 
-`Members` says which replicas are live: each changes an annotation from time to time, and an entry
-that changes is a sign of life. Its content is for people, so clocks do not matter, and an entry
-seen for the first time counts as fresh.
+`Members` tracks live replicas: each changes its annotation regularly. Only the change counts; the
+content is for people, so clocks do not matter. An entry that is seen for the first time counts as
+live.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ANNOTATION_PREFIX: Final = "members.rackgate.dev/"
 
 
 def member_annotation(member: str) -> str:
-    """The annotation of a member: its name may be too long for a key, or hold other signs."""
+    """The annotation of a member. It is a hash, because the name may not be a valid key."""
     return ANNOTATION_PREFIX + blake2b(member.encode(), digest_size=8).hexdigest()
 
 
 def annotation_value(member: str, stamp: str) -> str:
-    """What a member writes: when it did, and its name."""
+    """The value that a member writes: a timestamp and its name."""
     return f"{stamp} {member}"
 
 
@@ -42,10 +42,10 @@ class Members:
     """Entries as last seen, and since when.
 
     Args:
-        identity: this replica; always there.
+        identity: this replica; always live.
         live_within_s: seconds without a change after which a member counts as away.
-        remove_after_s: seconds without a change after which its entry may be taken out: it is dead,
-            and none of its requests is on its way any more.
+        remove_after_s: seconds without a change after which its entry may be removed: the replica
+            no longer runs, and none of its requests can still be applied.
     """
 
     def __init__(self, identity: str, *, live_within_s: float, remove_after_s: float) -> None:
@@ -53,10 +53,10 @@ class Members:
         self._entries: dict[str, tuple[str, float]] = {}
 
     def update(self, annotations: Mapping[str, str] | None, now: float) -> None:
-        """Take in all entries; None when the object that holds them is gone.
+        """Update all entries; None if the Lease does not exist.
 
-        An entry that is not there any more was taken out. Without the object nothing is known:
-        what was seen before counts on for its time.
+        Entries that are missing were removed. Without the Lease, known members count as live until
+        their time is over.
         """
         if annotations is None:
             return
@@ -71,7 +71,7 @@ class Members:
         }
 
     def live(self, now: float) -> frozenset[str]:
-        """The members that are there at `now`, this one included."""
+        """The members that are live at `now`, including this one."""
         names = {
             value.partition(" ")[2]
             for value, since in self._entries.values()
@@ -80,7 +80,7 @@ class Members:
         return frozenset(names | {self._identity})
 
     def expired(self, now: float) -> list[str]:
-        """Keys of the entries to take out, sorted."""
+        """Keys of the entries to remove, sorted."""
         return sorted(
             key
             for key, (_, since) in self._entries.items()
@@ -88,7 +88,7 @@ class Members:
         )
 
     def is_alone(self) -> bool:
-        """Whether no other replica has an entry, be it alive or not."""
+        """Whether no other replica has an entry, live or not."""
         return not self._entries.keys() - {member_annotation(self._identity)}
 
 
@@ -101,8 +101,8 @@ def lease_name(shard: int) -> str:
 def shard_of(uid: str) -> int:
     """The shard of a Workload, from its UID.
 
-    All replicas of all versions must agree on it: under another rule two of them would act on
-    one Workload under different Leases. A new rule needs new names of Leases.
+    All replicas of all versions must agree on it: otherwise two replicas could act on one Workload
+        under different Leases. A new rule needs new Lease names.
     """
     return int.from_bytes(blake2b(uid.encode(), digest_size=8).digest(), "big") % SHARDS
 
@@ -122,10 +122,10 @@ class HandoverTimings:
     """How long replicas wait for each other, in seconds.
 
     Attributes:
-        grace_s: for each better placed member that does not take a free shard.
-        stable_s: a better placed member must have been there this long before a holder yields.
-        skip_s: for how long a member that did not take its shard is passed over at first.
-        skip_max_s: longest such time; it doubles up to here.
+        grace_s: for each higher-ranked member that does not acquire a free shard.
+        stable_s: a higher-ranked member must have been live this long before a holder hands over.
+        skip_s: how long a member that did not acquire its shard is first skipped.
+        skip_max_s: maximum of that time, which doubles each time.
     """
 
     grace_s: float
@@ -135,7 +135,7 @@ class HandoverTimings:
 
     @classmethod
     def of(cls, lease_duration_s: float) -> HandoverTimings:
-        """The timings that go with a Lease's duration."""
+        """The timings for a Lease duration."""
         return cls(
             grace_s=lease_duration_s / 4,
             stable_s=lease_duration_s / 8,
@@ -145,7 +145,7 @@ class HandoverTimings:
 
 
 class HandoverPolicy:
-    """When this replica should take a shard, and when it should hand one over.
+    """When this replica should acquire a shard, and when it should hand one over.
 
     Args:
         identity: this replica.
@@ -160,22 +160,22 @@ class HandoverPolicy:
     def acquire_at(
         self, shard: int, free_since: float, members: Iterable[str], now: float
     ) -> float:
-        """The monotonic second at which to take a shard, by what is known `now`.
+        """The monotonic time at which to acquire a shard, given what is known `now`.
 
         Args:
             shard: which one.
-            free_since: when its Lease became free, or will.
-            members: the replicas that are there.
+            free_since: when its Lease became or becomes free.
+            members: the live replicas.
             now: monotonic seconds.
         """
         ahead, since = self._better_ranked(shard, members, now)
         if not ahead:
             return free_since
-        # Those ahead may have come after the Lease was free: their time counts from then.
+        # Higher-ranked members may have joined after the Lease was free: their time starts then.
         return max(free_since, since) + len(ahead) * self._timings.grace_s
 
     def acquired(self, shard: int, members: Iterable[str], now: float) -> None:
-        """We took a shard: whoever should have done so before us is passed over for a while."""
+        """Record that this replica acquired a shard: skip higher-ranked members for a while."""
         old = now - self._timings.skip_max_s
         self._skipped = {key: skip for key, skip in self._skipped.items() if skip[0] > old}
         for member in self._better_ranked(shard, members, now)[0]:
@@ -184,18 +184,18 @@ class HandoverPolicy:
             self._skipped[shard, member] = (now + pause_s, pause_s)
 
     def holder_seen(self, shard: int, holder: str) -> None:
-        """Somebody holds a shard, so that one does take it."""
+        """Record that a replica holds a shard: it is no longer skipped."""
         self._skipped.pop((shard, holder), None)
 
     def hand_over_at(self, shard: int, members: Iterable[str], now: float) -> float | None:
-        """When to hand over a shard that we hold; None while nobody else should have it."""
+        """When to hand over a held shard; None while no other replica should hold it."""
         ahead, since = self._better_ranked(shard, members, now)
         return since + self._timings.stable_s if ahead else None
 
     def _better_ranked(
         self, shard: int, members: Iterable[str], now: float
     ) -> tuple[tuple[str, ...], float]:
-        """Who is placed better than we are, best first, and since when it has been so."""
+        """The members that rank higher, best first, and since when."""
         trusted = [
             member
             for member in members

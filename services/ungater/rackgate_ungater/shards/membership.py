@@ -1,9 +1,9 @@
-"""The list of replicas: one Lease in which each of them keeps an annotation of its own.
+"""The list of replicas: one Lease in which each replica has its own annotation.
 
-It is the Lease by which earlier versions made a single replica active. Now the group holds it,
-under a name that is nobody's and for a time that never runs out, so a replica of such a version
-never becomes active while one of this version is there. As long as one of those holds it, no
-replica of this version acts. The last replica to leave gives it back.
+Earlier versions elected a single active replica with this Lease. Now the group holds it, under a
+name of no replica and without expiry. So a replica of an earlier version never becomes active while
+one of this version runs. While a replica of an earlier version holds the Lease, no replica of this
+version acts. The last replica to leave releases the Lease.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ log = structlog.get_logger()
 
 
 class Membership:
-    """Keeps this replica on the list, and reads who else is.
+    """Keeps this replica on the list and reads the other entries.
 
     Args:
         client: for patches of the group's Lease.
         watch: shows the Lease, and observes what is written.
         namespace: of the Lease.
         identity: this replica.
-        duration_s: of a Lease; a replica that is silent for so long counts as away.
-        request_timeout_s: longest time that a request may be on its way.
+        duration_s: of a Lease; a replica that is silent for this long does not count as live.
+        request_timeout_s: maximum time that a request may be under way.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Membership:
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     def update(self) -> None:
-        """Take in what the watch shows of the Lease."""
+        """Update from the Lease as the watch shows it."""
         sight = self._watch.get(MEMBERS_LEASE)
         if sight is None or sight is self._last_sighting:
             return
@@ -96,14 +96,14 @@ class Membership:
         self.members.update(
             sight.lease.metadata.annotations if sight.lease else None, clock.monotonic()
         )
-        # Given back while we came, it is anybody's: one of an earlier version may be next.
+        # It was released meanwhile: a replica of an earlier version may acquire it.
         self.group_holds_lease = sight.spec.holder_identity == GROUP_IDENTITY
 
     async def run(self, changed: Callable[[float], Awaitable[None]]) -> None:
-        """Keep our entry fresh until cancelled.
+        """Update the entry of this replica regularly until cancelled.
 
         Args:
-            changed: returns when the watch shows something new, or after so many seconds.
+            changed: returns when the watch shows a change, or after so many seconds.
         """
         backoff = Backoff(base_s=self._duration_s / 32, cap_s=self._period_s)
         while True:
@@ -122,14 +122,14 @@ class Membership:
                 await changed(left_s)
 
     async def leave(self) -> None:
-        """Take our entry out, so that nobody waits for us; `run` has ended."""
+        """Remove the entry, so that no replica waits for this one. `run` has ended."""
         try:
             await self._annotate({self._key: None})
         except KubeError as error:
             log.info("membership_not_left", error=str(error)[:300])
 
     async def release_group_lease(self) -> None:
-        """Release the group's Lease if no other replica is left; we hold no shard any more."""
+        """Release the Lease of the group if this is the last replica; no shard is held any more."""
         with contextlib.suppress(KubeError):
             for _ in range(2):
                 lease = self._group_lease()
@@ -153,24 +153,24 @@ class Membership:
             log.info("earlier_version_active", holder=sight.spec.holder_identity)
 
     def _group_lease(self) -> Lease | None:
-        """The Lease, if it is there and the group holds it."""
+        """The Lease, if it exists and the group holds it."""
         sight = self._watch.get(MEMBERS_LEASE)
         return sight.lease if sight and sight.spec.holder_identity == GROUP_IDENTITY else None
 
     def _may_acquire(self) -> bool:
         sight = self._watch.get(MEMBERS_LEASE)
         if sight is None or sight.spec.holder_identity == GROUP_IDENTITY:
-            return True  # never there, or deleted under us
+            return True  # never created, or deleted
         free_since = sight.free_since(self._request_timeout_s, self._duration_s)
         return clock.monotonic() >= free_since
 
     def _must_renew_now(self) -> bool:
-        """Whether somebody took our entry out, or the Lease waits for its holder."""
+        """Whether the entry was removed, or the Lease has no holder."""
         lease = self._group_lease()
         return self._may_acquire() if lease is None else self._key not in lease.metadata.annotations
 
     async def _acquire(self, lease: Lease | None) -> None:
-        """Make the group the holder, with our entry as the first."""
+        """Make the group the holder, and add the entry of this replica."""
         mine = {self._key: annotation_value(self._identity, rfc3339_micro(clock.now()))}
         await self._write_lease(
             lease, holder=GROUP_IDENTITY, duration_s=NO_EXPIRY_S, annotations=mine

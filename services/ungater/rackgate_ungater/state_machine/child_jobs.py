@@ -1,9 +1,9 @@
-"""Whose pods are whose: from a pod's controller up to the owner of a Workload. Pure.
+"""Maps pods to Workloads: from a pod's controller up to the owner of the Workload. Pure.
 
 Pods of a Job or a RayCluster are controlled by the object that owns the Workload. Pods of a JobSet
-are controlled by its child Jobs. Those are followed by their metadata: one entry for each that
-exists. A pod may be seen before its child Job, or long after it: until then nobody knows whose it
-is. It stays gated, and if it is ungated, it keeps its place.
+are controlled by its child Jobs. Only the metadata of child Jobs is watched. A pod may be seen
+before its child Job or long after it. While the child Job is unknown, a gated pod stays gated, and
+an ungated pod keeps its domain.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rackgate.wire.core import Meta, View
 from rackgate.wire.depth import tolerant
 from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload
 
-# What every JobSet labels its Jobs with: all others stay off the wire.
+# JobSet sets this label on its Jobs; other Jobs are not watched.
 CHILD_JOB_SELECTOR: Final = {"labelSelector": names.JOBSET_NAME_LABEL}
 
 
 class ChildJob(msgspec.Struct, frozen=True, gc=False):
-    """One child Job of a JobSet: who owns it, nothing else.
+    """The owner of one child Job of a JobSet.
 
     Attributes:
         owner_uid: UID of the controlling owner, empty when there is none.
@@ -68,7 +68,7 @@ def decode_job(data: bytes | msgspec.Raw) -> ChildJob:
 
 
 class ChildJobOwners:
-    """The child Jobs there are, and who owns each."""
+    """The existing child Jobs and their owners."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, str] = {}
@@ -77,14 +77,14 @@ class ChildJobOwners:
         return len(self._jobs)
 
     def update(self, job: str, owner: str) -> bool:
-        """Take note of a child Job; returns whether that was news."""
+        """Record a child Job; returns whether something changed."""
         if self._jobs.get(job) == owner:
             return False
         self._jobs[job] = owner
         return True
 
     def delete(self, job: str) -> None:
-        """Forget a child Job; pods of it that are still there hold their places."""
+        """Remove a child Job. Its remaining pods keep their domains."""
         self._jobs.pop(job, None)
 
     def pods_of(
@@ -93,13 +93,13 @@ class ChildJobOwners:
         """The pods that belong to the owner of a Workload.
 
         Args:
-            workload: which all of them name.
-            pods: as they claim.
+            workload: that all pods name.
+            pods: the pods that name the PodSet.
             assignment: of the PodSet that they name.
 
         Returns:
-            Without those of others. Of those whose child Job is not known only the released
-            ones: they may be ours.
+            The pods whose owner matches. If the child Job of a pod is unknown, the pod is included
+            only if it is ungated, because it may belong to the Workload.
         """
         owner = workload.owner_uid
         if not workload.owned_by_jobset:
@@ -116,11 +116,11 @@ class ChildJobOwners:
 
 
 def _mark_earlier_attempts_terminating(pods: list[GatedPod]) -> list[GatedPod]:
-    """Pods of earlier attempts of their Job are as good as being deleted.
+    """Treat pods of earlier attempts of their Job as terminating.
 
-    A JobSet that restarts makes its Jobs anew. What is left of the earlier ones holds its place,
-    has no rank, and is never released. Attempts are compared within one job index: a Job may be
-    made anew alone.
+    A JobSet that restarts creates its Jobs again. Remaining pods of earlier attempts keep their
+    domain, have no rank, and are never released. Attempts are compared within one job index,
+    because a single Job may be created again.
     """
     attempts = [pod.indices.get(names.RESTART_ATTEMPT_LABEL, 0) for pod in pods]
     if len(set(attempts)) <= 1:

@@ -16,12 +16,12 @@ from rackgate_ungater.state_machine.gated_objects import (
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
-    """A pod as a watch, a list or a read showed it. Older versions are ignored.
+    """A pod as seen by a watch, a list or a read. Older versions are ignored.
 
     Attributes:
-        live: read or listed on purpose beside the watch.
-        listed: from a list, which may have begun long before: it does not prove that a
-            request never arrived.
+        live: read or listed live, not from the watch.
+        listed: from a list, which may have started long before: it does not prove that a request
+            was never applied.
     """
 
     pod: GatedPod
@@ -31,10 +31,10 @@ class PodSeen:
 
 @dataclass(frozen=True, slots=True)
 class PodGone:
-    """A pod is no more: watch, relist, or 404.
+    """A pod is deleted, as seen by the watch, a list or a 404.
 
     Attributes:
-        version: of the list that did not show it any more; versions up to that one are old.
+        version: of the list that no longer had it; versions up to that one are old.
     """
 
     uid: PodUid
@@ -43,10 +43,10 @@ class PodGone:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSeen:
-    """A Workload as a watch or a read showed it. Older versions are ignored.
+    """A Workload as seen by a watch or a read. Older versions are ignored.
 
     Attributes:
-        live: read on purpose beside the watch.
+        live: read live, not from the watch.
     """
 
     workload: GatedWorkload
@@ -55,7 +55,7 @@ class WorkloadSeen:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadGone:
-    """A Workload is no more."""
+    """A Workload is deleted."""
 
     key: WorkloadKey
     uid: str
@@ -76,14 +76,14 @@ class JobSeen:
 
 @dataclass(frozen=True, slots=True)
 class JobGone:
-    """A child Job is no more."""
+    """A child Job is deleted."""
 
     uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class UngateAccepted:
-    """The server answered that a request of ours was applied; the watch will show it.
+    """A request was applied; the watch will show it.
 
     Attributes:
         resource_version: the version that the request was bound to.
@@ -96,17 +96,17 @@ class UngateAccepted:
 
 
 class Failure(Enum):
-    """What is known of a request that did not succeed."""
+    """What is known about a request that did not succeed."""
 
     UNSENT = "unsent"  # never sent, or not processed: safe to retry
     REJECTED = "refused"  # the API server rejected this pod: it is retried later, others go on
-    CONFLICT = "conflict"  # nothing was written, the pod has changed: read it before the next act
-    UNKNOWN_OUTCOME = "lost"  # no answer: it may have been written, or may still be
+    CONFLICT = "conflict"  # nothing was written, the pod has changed: read it before the next write
+    UNKNOWN_OUTCOME = "lost"  # no response: it may have been written, or may still be
 
 
 @dataclass(frozen=True, slots=True)
 class UngateFailed:
-    """A request of ours did not succeed.
+    """A request did not succeed.
 
     Attributes:
         resource_version: the version that the request was bound to.

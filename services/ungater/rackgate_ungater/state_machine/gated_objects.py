@@ -1,7 +1,7 @@
-"""The fields of a pod or Workload that ungating needs, cut out while decoding.
+"""The fields of pods and Workloads that ungating needs. Others are not decoded.
 
-A watched object is never kept. Rows share their repeated strings, and the raw topology assignment
-stays bytes until it is needed, so a status write of another kind costs no decoding.
+Watched objects are not kept. Rows share repeated strings, and topology assignments stay bytes until
+they are needed, so other status writes cost no decoding.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ TOPOLOGY: Final = 1
 ELASTIC: Final = 2
 GATES: Final = {names.TOPOLOGY_GATE: TOPOLOGY, names.ELASTIC_GATE: ELASTIC}
 
-_MAX_INDEX_DIGITS = 9  # an index is an int32; longer digit strings are no index
+_MAX_INDEX_DIGITS = 9  # an index is an int32; longer digit strings are not an index
 _INVALID_OFFSET = -1
 
 
 class GatedPod(msgspec.Struct, frozen=True, gc=False):
-    """One pod as the ungater sees it.
+    """The fields of one pod.
 
     Attributes:
         workload: name from the annotation; empty when the pod names none.
         owner_uid: UID of the controlling owner, empty when there is none.
-        gates: those of ours that are present, as bits; a small number costs no memory.
+        gates: our gates on the pod, as bits.
         terminating: a deletion timestamp is set.
         terminal: phase Succeeded or Failed: takes no capacity any more.
         selector: the pod's whole nodeSelector.
-        indices: labels whose value is a small whole number.
-        index_offset: the pod-index-offset annotation, -1 when it is no whole number.
-        version: resourceVersion as a number, 0 when it is none.
-        grace_s: seconds that its deletion may take; 0 when it is not being deleted.
+        indices: labels whose value is a small integer.
+        index_offset: the pod-index-offset annotation, -1 if it is not an integer.
+        version: resourceVersion as a number, 0 if it is not a number.
+        grace_s: grace period of its deletion in seconds; 0 if it is not being deleted.
         terms: JSON of its required `nodeSelectorTerms` while it is gated; empty without any.
     """
 
@@ -66,7 +66,7 @@ class GatedPod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def gated(self) -> bool:
-        """Whether a gate of ours is present: it cannot run."""
+        """Whether it has one of our gates."""
         return self.gates != 0
 
     @property
@@ -80,7 +80,7 @@ class GatedPod(msgspec.Struct, frozen=True, gc=False):
         return WorkloadKey(intern(f"{self.namespace}/{self.workload}"))
 
     def is_equal_except_version(self, other: GatedPod) -> bool:
-        """Whether nothing that planning reads differs."""
+        """Whether all fields that planning reads are equal."""
         return (
             self.gates == other.gates
             and self.terminating == other.terminating
@@ -95,10 +95,10 @@ class GatedPod(msgspec.Struct, frozen=True, gc=False):
 
 
 class GatedPodSet(msgspec.Struct, frozen=True, gc=False):
-    """What one PodSet was given, and how its pods are numbered.
+    """What was admitted for one PodSet, and how its pods are numbered.
 
     Attributes:
-        count: pods granted; None when only the assignment says it.
+        count: admitted pods; None if only the assignment has it.
         assignment: JSON of `topologyAssignment`, None without one.
         requested: the PodSet carries a topologyRequest.
         reclaimable: pods that have succeeded and whose quota is released.
@@ -116,16 +116,16 @@ class GatedPodSet(msgspec.Struct, frozen=True, gc=False):
 
 
 class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
-    """One Workload as the ungater sees it.
+    """The fields of one Workload.
 
     Attributes:
         admitted: admitted, and neither evicted, finished, deactivated nor being deleted.
         admitted_at: RFC 3339 time of the Admitted condition, None when not admitted.
         unhealthy: names of nodes that await replacement.
         elastic: its PodSets may be resized while they run.
-        owned_by_jobset: its pods hang on child Jobs of its owner.
+        owned_by_jobset: its pods belong to child Jobs of its owner.
         parent: the Workload that this one is a slice of.
-        merged: UIDs of slices that the counts include by now.
+        merged: UIDs of slices that the counts already include.
     """
 
     namespace: str
@@ -150,7 +150,7 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
         return WorkloadKey(intern(f"{self.namespace}/{self.name}"))
 
     def has_same_admission(self, other: GatedWorkload) -> bool:
-        """Whether both allow exactly the same ungating."""
+        """Whether both allow the same ungating."""
         return (
             self.uid == other.uid
             and self.owner_uid == other.owner_uid
@@ -177,7 +177,7 @@ class _PodMeta(View, frozen=True):
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] = {}  # noqa: RUF012 - msgspec copies empty defaults
-    annotations: dict[str, str] = {}  # noqa: RUF012 - as above
+    annotations: dict[str, str] = {}  # noqa: RUF012 - msgspec copies empty defaults
     owner_references: tuple[_OwnerView, ...] = ()
 
 
@@ -204,7 +204,7 @@ class _PodStatusView(View, frozen=True):
 
 
 class _PodView(View, frozen=True):
-    """Containers and volumes are the bulk of a pod: they are not even decoded."""
+    """The spec of a pod, without containers and volumes: these are large and not decoded."""
 
     metadata: _PodMeta = _PodMeta()
     spec: _PodSpecView = _PodSpecView()
@@ -257,9 +257,9 @@ def decode_pod(data: bytes | msgspec.Raw) -> GatedPod:
     """Decode a pod's JSON.
 
     Raises:
-        msgspec.MsgspecError: the JSON is no pod.
+        msgspec.MsgspecError: the JSON is not a pod.
     """
-    # The hottest function of the service: loops in place of generators and calls, for speed.
+    # Hot path: loops instead of generators and calls.
     view = _decode_pod(data)
     meta = view.metadata
     gates, owner_uid = 0, ""
@@ -311,10 +311,10 @@ def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> Gate
 
     Args:
         data: the object.
-        elastic: elastic jobs are served. If not, their Workloads are as all others.
+        elastic: elastic jobs are enabled. If not, their Workloads are treated as any other.
 
     Raises:
-        msgspec.MsgspecError: the JSON is no Workload.
+        msgspec.MsgspecError: the JSON is not a Workload.
     """
     view = _decode_workload(data)
     meta, status = view.metadata, view.status
@@ -368,10 +368,10 @@ def _gated_podsets(view: _WorkloadView) -> tuple[GatedPodSet, ...]:
 def _gated_podset(
     assigned: _PodSetAssignmentView, podset: _PodSetView, reclaimable: int = 0
 ) -> GatedPodSet:
-    # A missing count means the one that was asked for; 0 is a count like others.
+    # A missing count means the requested count; 0 is a valid count.
     count = podset.count if assigned.count is None else assigned.count
     request = podset.topology_request
-    # Copied: a Raw keeps the whole page or watch line that it was cut from alive.
+    # Copied, because a Raw keeps the whole page or watch line in memory.
     raw = bytes(assigned.topology_assignment)
     data = None if raw in (b"", b"null") else raw
     if request is None:
@@ -405,5 +405,5 @@ def _parse_offset(value: str | None) -> int | None:
 
 
 def _version_number(resource_version: str) -> int:
-    """Resource versions of one kind grow; a server that counts otherwise gets 0: always new."""
+    """The resourceVersion as a number; 0 (always new) if the server uses other values."""
     return int(resource_version) if resource_version.isdigit() else 0

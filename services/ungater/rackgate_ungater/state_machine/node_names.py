@@ -1,9 +1,9 @@
-"""Which node a hostname label value means, so that a pod can name its node as well. Pure.
+"""Maps values of the hostname label to nodes, so that a pod can name its node. Pure.
 
-A nodeSelector makes kube-scheduler judge every node of the cluster for each pod. A required node
-affinity on the field `metadata.name` makes it look at that node alone; DaemonSets do the same. It
-is written beside the selector, never in its place: nobody has to read it, and where it is not
-certain which node is meant it is left out.
+With a nodeSelector, kube-scheduler evaluates every node of the cluster for each pod. With a
+required node affinity on the field `metadata.name`, it evaluates only that node; DaemonSets do the
+same. The affinity is written in addition to the selector, and is omitted if the node is not
+certain.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class NodesByHostname:
         self._by_host: dict[str, frozenset[str]] = {}
 
     def upsert(self, before: NodeHostname | None, node: NodeHostname) -> None:
-        """Take in a node that is new, or has changed."""
+        """Add or update a node."""
         if before is not None:
             if before.hostname == node.hostname and before.name == node.name:
                 return
@@ -75,7 +75,7 @@ class NodesByHostname:
             }
 
     def delete(self, node: NodeHostname) -> None:
-        """Forget a node."""
+        """Remove a node."""
         left = self._by_host.get(node.hostname, frozenset()) - {node.name}
         if left:
             self._by_host[node.hostname] = left
@@ -83,7 +83,7 @@ class NodesByHostname:
             self._by_host.pop(node.hostname, None)
 
     def only_node_of(self, levels: Sequence[str], domain: Domain) -> str:
-        """Name of the one node that a domain consists of; empty when there is no such certainty.
+        """Name of the only node of a domain; empty if that is not certain.
 
         Args:
             levels: node label keys.
@@ -96,16 +96,16 @@ class NodesByHostname:
 
 
 def node_name_affinity(node: str, terms: str = "") -> dict[str, Any]:
-    """The affinity that names a node, beside what the pod demands already.
+    """The affinity that names a node, in addition to the pod's own terms.
 
     Args:
         node: name of the node.
         terms: JSON of the pod's own required `nodeSelectorTerms`; empty without any. They are
-            alternatives, so each must name the node. A term that is empty matches nothing, and
-            the API server lets nobody add to it.
+            alternatives, so each must name the node. An empty term matches nothing, and the API
+            server does not allow additions to it.
 
     Returns:
-        A pod's `affinity`, for a patch: lists of terms are replaced whole by it.
+        The `affinity` of a pod, for a patch that replaces lists of terms as a whole.
     """
     requirement = {"key": _NAME_FIELD, "operator": "In", "values": [node]}
     own = _decode_terms(terms.encode()) if terms else []

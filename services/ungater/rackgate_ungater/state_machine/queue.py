@@ -1,11 +1,10 @@
-"""When a Workload is reconciled: batches, retries and timers; and the pods still gated. Pure.
+"""When to reconcile a Workload: batches, retries and timers; and the backlog of gated pods. Pure.
 
-The first event of a Workload opens a batch, and its window is the longest that it stays open. It
-closes at once when no further pod is awaited: every PodSet has as many
-gated pods as free capacity, and there is capacity for at least one. So most jobs do not wait at
-all: their last pod closes the batch. A Workload reconciled less than a window ago waits for the
-rest of the window. So it is reconciled at most once per window and once more, however often pods
-change or fail.
+The first event of a Workload opens a batch, which stays open for at most one window. It closes at
+once when no further pod is expected: every PodSet has as many gated pods as free capacity, and
+there is capacity for at least one. So most jobs do not wait: their last pod closes the batch. A
+Workload that was reconciled less than a window ago waits for the rest of the window. So it is
+reconciled at most once per window and once more, regardless of how often pods change or fail.
 
 Times are seconds of a monotonic clock and come in as arguments. `DelayQueue` takes O(log n) per
 entry; `missing_pods` counts the pods of one Workload, at most once per missing pod.
@@ -23,7 +22,7 @@ from rackgate_ungater.state_machine.records import PodSetState, WorkloadState
 from rackgate_ungater.state_machine.ungating_plan import PodSetAdmission
 
 K = TypeVar("K")
-# Workloads whose last reconciliation is remembered, before those outside the window are forgotten.
+# Workloads with a recorded last reconciliation, before those outside the window are removed.
 MAX_REMEMBERED: Final = 4096
 
 
@@ -39,7 +38,7 @@ class DelayQueue(Generic[K]):
         return len(self._due)
 
     def add(self, key: K, at: float) -> bool:
-        """Make `key` due at `at` unless it is due earlier; returns whether it changed."""
+        """Make `key` due at `at` unless it is due earlier; returns whether that changed it."""
         known = self._due.get(key)
         if known is not None and known <= at:
             return False
@@ -54,11 +53,11 @@ class DelayQueue(Generic[K]):
             at, _, key = self._heap[0]
             if self._due.get(key) == at:
                 return at
-            heappop(self._heap)  # replaced by an earlier entry, or taken already
+            heappop(self._heap)  # replaced by an earlier entry, or removed already
         return None
 
     def pop_due(self, now: float) -> K | None:
-        """Take out the key that is due first; None when none is due yet."""
+        """Remove the key that is due first; None if none is due yet."""
         at = self.next_at()
         if at is None or at > now:
             return None
@@ -68,17 +67,17 @@ class DelayQueue(Generic[K]):
 
 
 class BatchTimer(Generic[K]):
-    """How long the next reconciliation of each Workload may wait.
+    """The delay of the next reconciliation of each Workload.
 
     Args:
-        window_s: the longest time.
+        window_s: the maximum delay.
     """
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
         self._reconciled_at: dict[K, float] = {}
-        # Pods that were missing when they were counted last: until so many more have come,
-        # counting anew would find some missing again.
+        # Pods that were missing at the last count. Before so many more arrive, another count would
+        # still find some missing.
         self._missing_pods: dict[K, int] = {}
 
     def wait_s(
@@ -90,14 +89,14 @@ class BatchTimer(Generic[K]):
         *,
         one_pod: bool,
     ) -> float:
-        """Seconds until a reconciliation is due, after an event that brings work.
+        """Seconds until a reconciliation is due, after an event that requires one.
 
         Args:
             key: the Workload.
-            workload_state: all about it.
+            workload_state: its state.
             owners: child Jobs.
             now: monotonic seconds.
-            one_pod: the event was about one pod, so that it brings one pod at most.
+            one_pod: the event was about one pod, so at most one pod arrived.
         """
         open_at = self._reconciled_at.get(key, float("-inf")) + self._window_s
         if now < open_at:
@@ -114,7 +113,7 @@ class BatchTimer(Generic[K]):
         return self._window_s
 
     def reconcile_started(self, key: K, now: float) -> None:
-        """A reconciliation begins: the batch is closed."""
+        """Record that a reconciliation starts: the batch is closed."""
         self._missing_pods.pop(key, None)
         self._reconciled_at[key] = now
         if len(self._reconciled_at) > MAX_REMEMBERED:
@@ -124,17 +123,17 @@ class BatchTimer(Generic[K]):
             }
 
     def forget(self, key: K) -> None:
-        """A Workload is gone."""
+        """Remove a deleted Workload."""
         self._reconciled_at.pop(key, None)
         self._missing_pods.pop(key, None)
 
 
 def missing_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> int:
-    """A lower bound of the pods that must appear before all that may be ungated exist.
+    """A lower bound of the pods that are still missing before all that may be ungated exist.
 
     Returns:
-        0 when no pod is awaited and one can be ungated. Where nothing may be ungated
-        now, as many as there are pods: it takes time to count them.
+        0 if no pod is missing and one can be ungated. If no pod may be ungated now, the number of
+        pods, because counting them takes time.
     """
     workload = workload_state.workload
     if workload is None or not workload.admitted:
@@ -148,7 +147,7 @@ def missing_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> int:
         if state is None:
             missing_count += _unseen_pods(podset)
         elif state.expected or state.rejected:
-            missing_count += 1  # nothing more of it is ungated before these are resolved
+            missing_count += 1  # no other pod of it is ungated before these are resolved
         elif isinstance(admission, PodSetAdmission):
             found = _missing_of_podset(state, admission, workload_state, owners)
             missing_count += max(0, found)
@@ -162,7 +161,7 @@ def missing_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> int:
 
 
 def _unseen_pods(podset: GatedPodSet) -> int:
-    """Pods of a PodSet of which none is seen. One that counts no pods has none to wait for."""
+    """Missing pods of a PodSet of which no pod is seen; 0 if it counts no pods."""
     return 1 if podset.count is None else max(0, podset.count - podset.reclaimable)
 
 
@@ -172,10 +171,10 @@ def _missing_of_podset(
     workload_state: WorkloadState,
     owners: ChildJobOwners,
 ) -> int:
-    """Pods of a PodSet that could be ungated and do not exist; 0 or less when none."""
+    """Pods of a PodSet that could be ungated but do not exist; 0 or less if none."""
     raw = admission.max_ungated - len(state.pods)
     if raw > 0 or workload_state.workload is None:
-        return raw  # not even with those that are somebody else's
+        return raw  # true even if it counts pods of other owners
     found = admission.max_ungated
     pods = owners.pods_of(
         workload_state.workload, state.pods.values(), assignment=admission.assignment
@@ -191,9 +190,9 @@ def _has_free_capacity(state: PodSetState, admission: PodSetAdmission) -> bool:
 
 
 class Backlog:
-    """Since when each gated pod of an admitted Workload has been seen.
+    """When each gated pod of an admitted Workload was first seen.
 
-    The time of a pod's creation says less: a pod may be older than its Workload's admission.
+    The creation time is not used: a pod may be older than the admission of its Workload.
 
     Attributes:
         since: monotonic seconds at which the pod was first seen gated under an admission.
@@ -221,7 +220,7 @@ class Backlog:
             for podset in workload_state.podsets.values():
                 yield from _gated(podset)
             return
-        # More pods than were admitted wait for slices, not for the ungater: they do not count.
+        # Pods beyond the admitted count wait for slices, not for the ungater: they do not count.
         for name, admission in workload_state.admissions():
             if isinstance(admission, PodSetAdmission):
                 podset = workload_state.podsets[name]
@@ -232,7 +231,7 @@ class Backlog:
                 yield from gated[:free]
 
     def longest_s(self, now: float) -> float:
-        """Seconds since the pod that waits longest was first seen waiting; 0 without any."""
+        """Seconds since the first of the gated pods was seen; 0 if there is none."""
         return now - min(self.since.values()) if self.since else 0.0
 
 

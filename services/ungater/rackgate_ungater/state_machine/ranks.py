@@ -1,7 +1,7 @@
-"""Ranks: the place of a pod in its PodSet, read from its labels. Pure.
+"""Ranks: the position of a pod in its PodSet, read from its labels. Pure.
 
-Ranks are all or nothing: with one doubtful rank the order of the others means little, so any
-fault is a value that sends the whole PodSet to greedy filling (RNK-06).
+Either all ranks of a PodSet are used or none: if one rank is missing or invalid, the order of the
+others is not reliable. So a fault makes the whole PodSet use greedy filling (RNK-06).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _RAY_INDICES: Final = (names.RAY_REPLICA_INDEX_LABEL, names.RAY_HOST_INDEX_LABEL
 
 @dataclass(frozen=True, slots=True)
 class RankSource:
-    """Where the pods of one PodSet carry their rank.
+    """Where the pods of one PodSet have their rank.
 
     Attributes:
         pod_index_label: label that holds the index within the PodSet, or within its subgroup.
         sub_group_label: label that holds the subgroup's index; None without subgroups.
         sub_group_count: subgroups of the PodSet; anything below 1 is a fault.
-        implied: nobody asked for ranks: pods without the label are no fault.
+        implied: the job does not request ranks, so pods without the label are not a fault.
         offset: index of the first pod, unless the pods' own annotation says otherwise.
     """
 
@@ -43,7 +43,7 @@ class RankFault:
 
 
 def rank_source(podset: GatedPodSet, podsets: Sequence[GatedPodSet]) -> RankSource | None:
-    """Find where the pods of `podset` carry ranks; None when the PodSet has no order.
+    """Find where the pods of `podset` have ranks; None if the PodSet has no order.
 
     A PodSet without a topologyRequest (its topology is implied by the flavor) may still belong
     to an Indexed Job: the completion index is used where pods have it. Ray labels its pods with
@@ -87,12 +87,12 @@ def read_ranks(
 
     Args:
         source: where ranks are found.
-        pods: all pods of the PodSet that are neither ended nor ending, gated or not.
+        pods: all pods of the PodSet that are neither ended nor terminating, gated or not.
         count: pods of the PodSet; ranks lie in `range(count)`.
 
     Returns:
-        Rank per pod UID, all different; a fault when one of them is missing, doubled or out of
-        range; None when the order was only implied and no pod carries it.
+        Rank per pod UID, all different; a fault if one is missing, duplicate or out of range; None
+        if the order is only implied and no pod has a rank.
     """
     if source.implied and not any(source.pod_index_label in pod.indices for pod in pods):
         return None
@@ -116,7 +116,7 @@ def read_ranks(
 
 
 def _jobset_rank_source(source: RankSource, pods: Sequence[GatedPod]) -> RankSource:
-    """Each Job of a JobSet numbers its pods from 0: its labels say which of how many it is."""
+    """Each Job of a JobSet numbers its pods from 0; its labels have its index and the Job count."""
     if not any(names.JOB_INDEX_LABEL in pod.indices for pod in pods):
         return source
     jobs = {pod.indices.get(names.JOB_REPLICAS_LABEL, 0) for pod in pods}
@@ -141,11 +141,13 @@ def _rank_of(source: RankSource, pod: GatedPod, size: int, count: int) -> int | 
     if isinstance(index, RankFault):
         return index
     if pod.index_offset is not None and pod.index_offset < 0:
-        return RankFault(f'pod "{pod.name}": annotation "{names.POD_INDEX_OFFSET}" is no number')
+        return RankFault(f'pod "{pod.name}": annotation "{names.POD_INDEX_OFFSET}" is not a number')
     offset = source.offset if pod.index_offset is None else pod.index_offset
     if not 0 <= index - offset < size:
         less = f" less its offset {offset}" if offset else ""
-        return RankFault(f'pod "{pod.name}": index {index}{less} is not one of 0 to {size - 1}')
+        return RankFault(
+            f'pod "{pod.name}": index {index}{less} is not in the range 0 to {size - 1}'
+        )
     index -= offset
     if source.sub_group_label is None:
         return index

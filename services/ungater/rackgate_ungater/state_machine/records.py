@@ -1,4 +1,4 @@
-"""What the state machine knows: Workloads with their PodSets, expectations, rejections. Pure."""
+"""Records of the state machine: Workloads with PodSets, expectations, rejections. Pure."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from rackgate_ungater.state_machine.ungating_plan import (
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long the machine waits, in seconds.
+    """Waiting times of the state machine, in seconds.
 
     Attributes:
         expectation_s: a pod whose write is not seen is read live after this time.
-        in_flight_s: a request without an answer cannot be applied any more after this time.
+        in_flight_s: a request without a response cannot be applied after this time.
         rejection_backoff_s: first pause before a rejected pod is retried; doubles each time.
-        rejection_backoff_max_s: longest such pause.
-        deletion_overdue_s: a deletion that is not over so long after its grace period never will
-            be.
+        rejection_backoff_max_s: maximum of that pause.
+        deletion_overdue_s: a deletion that is not complete so long after its grace period is
+            overdue.
     """
 
     expectation_s: float = 10.0
@@ -44,19 +44,20 @@ class Timeouts:
 
 @dataclass(slots=True)
 class Expectation:
-    """One request that is not yet known to have worked or failed.
+    """One request that is not yet known to have succeeded or failed.
 
     Attributes:
         resource_version: the version that the request is bound to: once the pod has a later
             one, the request cannot be applied any more.
         domain: where the request sends the pod.
-        gates: those that it takes off, as bits.
+        gates: that it removes, as bits.
         read_due_at: when a live read is due, in monotonic seconds.
-        in_flight_until: until then an unanswered request bound to this version may be applied.
-        outcome_unknown: the answer was lost or a conflict: the pod must be read before the next
-            act.
-        pinned: read since, and unchanged: the same request is made again before any other.
-        read_after_flight: no request was under way any more when the last live read was asked for.
+        in_flight_until: until then, a request without a response that is bound to this version may
+            be applied.
+        outcome_unknown: there was no response, or a conflict: the pod must be read before the next
+            write.
+        pinned: read since, and unchanged: the same request is sent again before any other.
+        read_after_flight: no request was under way when the last live read was requested.
     """
 
     workload: WorkloadKey
@@ -77,7 +78,7 @@ class Rejection:
 
     Attributes:
         not_before: monotonic seconds of the next attempt.
-        backoff_s: the pause that led there; the next one is twice as long.
+        backoff_s: the last pause; the next one is twice as long.
         reread: the pod must be read again first.
     """
 
@@ -89,15 +90,15 @@ class Rejection:
 
 @dataclass(slots=True)
 class PodSetState:
-    """Pods that name one PodSet, whoever owns them.
+    """Pods that name one PodSet, regardless of their owner.
 
     Attributes:
         pods: neither ended nor gone, by UID.
-        gated: how many of them carry the gate.
+        gated: how many of them have the gate.
         expected: UIDs with an open expectation.
         rejected: UIDs whose last request was rejected.
-        deletion_seen_at: ungated pods that are being deleted, and the monotonic second at which
-            that was first noticed here.
+        deletion_seen_at: ungated pods that are being deleted, and the monotonic time at which that
+            was first seen.
     """
 
     pods: dict[PodUid, GatedPod] = field(default_factory=dict)
@@ -112,19 +113,19 @@ class PodSetState:
         return not self.pods and not self.expected
 
     def deletion_overdue_at(self, uid: PodUid, timeouts: Timeouts) -> float:
-        """The monotonic second from which on a deletion is overdue."""
+        """The monotonic time at which a deletion becomes overdue."""
         return self.deletion_seen_at[uid] + self.pods[uid].grace_s + timeouts.deletion_overdue_s
 
 
 @dataclass(slots=True)
 class WorkloadState:
-    """Everything about one Workload name.
+    """State of one Workload name.
 
     Attributes:
-        workload: the Workload, None while only pods or slices name it.
-        slices: of an elastic Workload of this name, by UID; without those it has merged.
-        version: grows with every change that a plan could depend on.
-        admission_version: grows with every change of what is granted.
+        workload: the Workload, None if only pods or slices name it.
+        slices: of an elastic Workload of this name, by UID, without merged ones.
+        version: incremented by every change that can affect a plan.
+        admission_version: incremented by every change of what is admitted.
     """
 
     workload: GatedWorkload | None = None
@@ -151,7 +152,7 @@ class WorkloadState:
         return self.workload is not None and self.workload.admitted and self.gated > 0
 
     def set_workload(self, workload: GatedWorkload | None) -> None:
-        """Take over another state of the Workload; decoded assignments stay while equal."""
+        """Replace the Workload; decoded assignments stay cached if equal."""
         self.workload = workload
         self._admission_changed()
         raw = {podset.name: podset.assignment for podset in workload.podsets} if workload else {}
@@ -161,12 +162,12 @@ class WorkloadState:
             del self._decoded_assignments[name]
 
     def set_slice(self, workload: GatedWorkload) -> None:
-        """Take over another state of a slice."""
+        """Replace a slice."""
         self.slices[workload.uid] = workload
         self._admission_changed()
 
     def remove_slice(self, uid: str) -> None:
-        """Forget a slice: it is gone, or counted by its parent."""
+        """Remove a slice: it is deleted, or merged into its parent."""
         del self.slices[uid]
         self._decoded_assignments.pop(uid, None)
         self._admission_changed()
@@ -177,7 +178,7 @@ class WorkloadState:
         self.admission_version += 1
 
     def admitted_slices(self) -> list[GatedWorkload]:
-        """The admitted slices that count beside the Workload's own counts."""
+        """The admitted slices that count in addition to the Workload's own counts."""
         workload = self.workload
         if workload is None or not self.slices:
             return []
@@ -204,9 +205,9 @@ class WorkloadState:
                 yield podset.name, self._admissions[podset.name]
 
     def admission_check(self) -> Callable[[], bool]:
-        """A function that says whether everything admitted now still is.
+        """A function that returns whether everything that is admitted now is still admitted.
 
-        Once it is not, it never is again: a plan based on it must be made again.
+        After it has returned False it never returns True: a plan based on it must be made again.
         """
         planned, owner, seen = dict(self.admissions()), self.workload, self.admission_version
         still_admitted = True
@@ -233,10 +234,10 @@ class WorkloadState:
 
 
 class Tombstones:
-    """UIDs that are no more, so that a late list, read or repeated event cannot bring them back.
+    """UIDs of deleted objects, so that a late list, read or repeated event is ignored.
 
     Args:
-        limit: how many are remembered; far more than disappear during one list.
+        limit: how many are kept; far more than are deleted during one list.
     """
 
     def __init__(self, limit: int = 16384) -> None:
@@ -247,15 +248,15 @@ class Tombstones:
         return uid in self._versions
 
     def outdated(self, uid: str, version: int) -> bool:
-        """Whether that version is from before it went: it may come back, with a later one."""
+        """Whether that version is from before the deletion. It may return with a later one."""
         return uid in self._versions and 0 < version <= self._versions[uid]
 
     def discard(self, uid: str) -> None:
-        """Forget a UID that is back: its label was taken away and given again."""
+        """Remove a UID that returned: its label was removed and added again."""
         self._versions.pop(uid, None)
 
     def add(self, uid: str, version: int = 0) -> None:
-        """Remember a UID and its last version, and forget the oldest one beyond the limit."""
+        """Add a UID and its last version, and remove the oldest one beyond the limit."""
         self._versions[uid] = max(version, self._versions.get(uid, 0))
         if len(self._versions) > self._limit:
             del self._versions[next(iter(self._versions))]

@@ -1,12 +1,12 @@
-"""The ungater's state: pods by PodSet, Workloads, and the requests not yet seen to work. Pure.
+"""State of the ungater: pods by PodSet, Workloads, and unconfirmed requests. Pure.
 
-Everything that changes this state lives here, and nothing here does I/O or reads a clock.
+All changes of this state are here. There is no I/O, and no clock is read.
 
 An *expectation* is recorded before its request is sent and ends when the pod is seen without the
-gate, when the server rejected the request, or when the pod is gone. While a PodSet has one, none
-of its pods is ungated: our view is behind our own writes. A request without an answer may still
-arrive later. Such a pod is read first; found unchanged, it is sent to the same domain again
-before any other pod, so that whichever of the two writes wins, it takes the same place.
+gate, when the server rejected the request, or when the pod is gone. While a PodSet has one, none of
+its pods is ungated, because the caches are behind our own writes. A request without a response may
+still be applied later. Such a pod is read first. If it is unchanged, it is sent to the same domain
+again before any other pod. So it gets the same domain, whichever of the two writes wins.
 """
 
 from __future__ import annotations
@@ -50,23 +50,22 @@ from rackgate_ungater.state_machine.ungating_plan import (
     plan_ungating,
 )
 
-# Seconds after which something that is already due is checked again.
+# Seconds after which an overdue item is checked again.
 _RETRY_S = 1.0
 
 
 @dataclass(slots=True)
 class Proposal:
-    """What could be done for one Workload now.
+    """Possible actions for one Workload now.
 
     Attributes:
         reads: pods to read live before anything else.
-        overdue: how many of these reads check a write that should have been seen by now.
+        overdue: how many of these reads check a write that the watch should have shown.
         ungates: writes to make once `expect_ungates` has recorded them; none for a PodSet that
             awaits an expectation.
         reports: Events for users.
-        awaiting_expectations: gated pods that stay gated only because earlier writes are not seen
-            yet.
-        version: state of the Workload that this rests on.
+        awaiting_expectations: pods that stay gated only because earlier writes are not seen yet.
+        version: state of the Workload that this is based on.
     """
 
     reads: list[GatedPod] = field(default_factory=list)
@@ -78,7 +77,7 @@ class Proposal:
 
 
 class InvariantError(AssertionError):
-    """The machine contradicts itself: a bug."""
+    """The state machine is inconsistent: a bug."""
 
 
 class StateMachine:
@@ -91,7 +90,7 @@ class StateMachine:
         pods: pods that have not ended, by UID.
         workload_states: Workloads and the pods that name them.
         expectations: open requests by pod UID.
-        owners: the child Jobs there are.
+        owners: the existing child Jobs.
     """
 
     def __init__(self, timeouts: Timeouts | None = None) -> None:
@@ -129,13 +128,13 @@ class StateMachine:
                 assert_never(event)
 
     def propose(self, key: WorkloadKey, now: float) -> Proposal:
-        """Say what could be done for a Workload.
+        """Propose actions for a Workload.
 
-        Changes no more than when reads fall due, and since when pods are known to end.
+        Changes only when reads are due, and since when pods are known to terminate.
 
         Args:
             key: the Workload.
-            now: monotonic seconds. Nothing here depends on a wall clock, ours or another's.
+            now: monotonic seconds. No wall clock is used.
         """
         workload_state = self.workload_states.get(key)
         if workload_state is None:
@@ -156,7 +155,7 @@ class StateMachine:
         return proposal
 
     def _add_due_reads(self, podset: PodSetState, proposal: Proposal, now: float) -> bool:
-        """Add the live reads that are due; returns whether the PodSet must not act."""
+        """Add the live reads that are due; returns whether no pod of the PodSet may be ungated."""
         awaits_expectation = False
         for uid in podset.expected:
             expected = self.expectations[uid]
@@ -198,18 +197,18 @@ class StateMachine:
         )
         chosen = {ungate.pod.uid for ungate in plan.ungates}
         if pinned.keys() - chosen:
-            # The domain is no longer assigned, and yet the lost write may still arrive.
+            # The domain is no longer assigned, but the write may still be applied.
             proposal.awaiting_expectations += podset.gated
             return
         proposal.ungates.extend(plan.ungates)
         proposal.reports.extend(plan.reports)
 
     def is_still_admitted(self, key: WorkloadKey, workloads: Iterable[GatedWorkload]) -> bool:
-        """Whether an elastic Workload is still admitted with at least what is known here.
+        """Whether an elastic Workload is still admitted with at least the known counts.
 
         Args:
             key: the Workload.
-            workloads: it and its slices, all as they were at one moment.
+            workloads: it and its slices, all from one list.
         """
         workload_state, live = self.workload_states[key], WorkloadState()
         live.podsets = workload_state.podsets
@@ -223,16 +222,16 @@ class StateMachine:
             or live.workload is None
             or live.workload.uid != workload_state.workload.uid
         ):
-            return False  # recreated, and perhaps another replica's by now
+            return False  # recreated: it may belong to a shard of another replica
         return admits_at_least(dict(live.admissions()), dict(workload_state.admissions()))
 
     def expect_ungates(self, ungates: list[Ungate], now: float) -> None:
-        """Record expectations. Must come before the first of these requests is sent."""
+        """Record expectations. Must be called before the first of these requests is sent."""
         for ungate in ungates:
             pod = ungate.pod
             workload_state = self.workload_states[pod.workload_key]
             workload_state.podsets[pod.podset].expected.add(pod.uid)
-            earlier = self.expectations.get(pod.uid)  # the same request, sent once more
+            earlier = self.expectations.get(pod.uid)  # the same request, sent again
             self.expectations[pod.uid] = Expectation(
                 workload=pod.workload_key,
                 podset=pod.podset,
@@ -245,7 +244,7 @@ class StateMachine:
             workload_state.version += 1
 
     def next_timer_at(self, key: WorkloadKey, now: float) -> float | None:
-        """When time alone gives work for a Workload, later than `now`; None for never."""
+        """When a Workload is next due without an event, later than `now`; None for never."""
         workload_state = self.workload_states.get(key)
         if workload_state is None:
             return None
@@ -255,7 +254,7 @@ class StateMachine:
                 expected = self.expectations[uid]
                 at = expected.in_flight_until if expected.pinned else expected.read_due_at
                 if at <= now and not expected.pinned:
-                    at = now + _RETRY_S  # fell due while a batch was under way: still to be read
+                    at = now + _RETRY_S  # became due during a batch: still to be read
                 times.append(at)
             times += [rejection.not_before for rejection in podset.rejected.values()]
             if podset.gated:
@@ -266,10 +265,10 @@ class StateMachine:
         return min((at for at in times if at > now), default=None)
 
     def workloads_in_flight(self, now: float) -> dict[WorkloadKey, float]:
-        """Workloads with a request that has no answer and may still be applied.
+        """Workloads with a request that has no response and may still be applied.
 
-        Another replica cannot know of it: it must not act on such a Workload before that second
-        of our monotonic clock. A request is not counted while it is awaited.
+        Other replicas do not know about it: none may act on such a Workload before that time of our
+            monotonic clock. A request is not counted while its response is awaited.
         """
         ends: dict[WorkloadKey, float] = {}
         for expected in self.expectations.values():
@@ -280,7 +279,7 @@ class StateMachine:
         return ends
 
     def orphans(self) -> list[GatedPod]:
-        """Gated pods whose Workload is not there, by name."""
+        """Gated pods whose Workload does not exist, by name."""
         pods = [
             pod
             for workload_state in self.workload_states.values()
@@ -292,10 +291,10 @@ class StateMachine:
         return sorted(pods, key=lambda pod: pod.key)
 
     def check_invariants(self) -> None:
-        """Compare every index with what it is made from.
+        """Compare every index with the state that it is built from.
 
         Raises:
-            InvariantError: they differ, which is a bug.
+            InvariantError: they differ (a bug).
         """
         pods: dict[PodUid, GatedPod] = {}
         expected: dict[PodUid, tuple[WorkloadKey, str]] = {}
@@ -333,11 +332,11 @@ class StateMachine:
     def _pod_seen(self, event: PodSeen) -> WorkloadKey | None:
         obj, live = event.pod, event.live
         if (live and obj.uid in self._deleted) or self._deleted.outdated(obj.uid, obj.version):
-            return None  # read before it was deleted, delivered after
+            return None  # read before its deletion, delivered after it
         self._deleted.discard(obj.uid)
         old = self.pods.get(obj.uid)
         if old is not None and obj.version and obj.version <= old.version:
-            obj = old  # a watch that lags behind a live read brings nothing new
+            obj = old  # the watch lags behind a live read
         if obj.terminal:
             return self._pod_gone(obj.uid, obj.version)
         if obj is not old:
@@ -358,7 +357,7 @@ class StateMachine:
         workload_state.version += 1
 
     def _workload_to_reconcile(self, old: GatedPod | None, obj: GatedPod) -> WorkloadKey | None:
-        """Only what brings work is reconciled: a new gated pod, or free capacity."""
+        """Return the Workload if it has a new gated pod or new free capacity."""
         podset = self._podset_state(obj)
         if podset is None or not podset.gated:
             return None
@@ -367,7 +366,7 @@ class StateMachine:
         return obj.workload_key
 
     def _resolve_expectation(self, obj: GatedPod, *, live: bool, listed: bool) -> None:
-        """End the rejection and the expectation of a pod as far as this version allows."""
+        """End the rejection and the expectation of a pod if this version allows it."""
         podset = self._podset_state(obj)
         rejection = podset.rejected.get(obj.uid) if podset else None
         if podset and rejection:
@@ -380,7 +379,7 @@ class StateMachine:
             return
         moved = obj.resource_version != expected.resource_version
         if not obj.gates & expected.gates or (moved and (live or expected.outcome_unknown)):
-            # Seen to work; or it was bound to a version that has passed, and never can.
+            # It succeeded, or it was bound to an older version and can no longer be applied.
             self._end_expectation(obj.uid)
         elif live and expected.outcome_unknown:
             if not expected.read_after_flight:
@@ -395,7 +394,7 @@ class StateMachine:
         return self._remove_pod(obj) if obj is not None else None
 
     def _remove_pod(self, obj: GatedPod) -> WorkloadKey | None:
-        """Take a pod out of its PodSet; returns the Workload when others may follow."""
+        """Remove a pod from its PodSet; returns the Workload if other pods may be ungated."""
         workload_state = self.workload_states[obj.workload_key]
         podset = workload_state.podsets[obj.podset]
         del podset.pods[obj.uid]
@@ -419,11 +418,11 @@ class StateMachine:
             return self._slice_seen(obj, obj.parent)
         if live and obj.uid in self._deleted:
             return None
-        self._remove_slice(obj.uid)  # somebody took its mark away
+        self._remove_slice(obj.uid)  # it is no longer a slice
         workload_state = self.workload_states.setdefault(obj.key, WorkloadState())
         old = workload_state.workload
         if old is not None and obj.version and obj.version < old.version:
-            return None  # versions grow over all Workloads, so this holds for a recreated one too
+            return None  # also true if recreated: versions grow over all Workloads
         if old is not None and old.has_same_admission(obj):
             workload_state.workload = obj
             return None
@@ -462,11 +461,11 @@ class StateMachine:
     # Slices and child Jobs ----------------------------------------------------------------
 
     def _slice_seen(self, obj: GatedWorkload, parent: WorkloadKey) -> WorkloadKey | None:
-        """A slice is kept with its parent; what changes its admission wakes its parent."""
+        """Store a slice with its parent; a change of its admission wakes the parent."""
         if obj.uid in self._deleted:
-            return None  # merged, or deleted: it never counts again
+            return None  # merged or deleted: it never counts again
         if self._parent_by_slice.get(obj.uid, parent) != parent:
-            self._remove_slice(obj.uid)  # somebody gave it to another
+            self._remove_slice(obj.uid)  # it has another parent now
         workload_state = self.workload_states.get(parent)
         if (
             workload_state is not None
@@ -484,12 +483,12 @@ class StateMachine:
             return None
         self._parent_by_slice[obj.uid] = parent
         workload_state.set_slice(obj)
-        # One that is no longer admitted wakes it, too: a plan that rested on it may be waiting.
+        # The end of an admission wakes the parent, too: a pending plan may be based on it.
         changes = obj.admitted or (known is not None and known.admitted)
         return parent if changes and workload_state.may_ungate else None
 
     def _slice_merged(self, uid: str) -> None:
-        """Its parent counts it from now on, also if that is forgotten before it is gone."""
+        """Record that the parent includes a slice, even if the parent is removed first."""
         self._deleted.add(uid)
         self._remove_slice(uid)
 
@@ -500,7 +499,7 @@ class StateMachine:
             self._remove_if_empty(parent)
 
     def _job_seen(self, event: JobSeen) -> WorkloadKey | None:
-        """Pods of a child Job that came before it belong to its JobSet's Workload now."""
+        """Assign pods that were seen before their child Job to the Workload of its JobSet."""
         if not self.owners.update(event.uid, event.owner):
             return None
         key = self._workload_by_jobset.get(event.owner)
@@ -513,7 +512,7 @@ class StateMachine:
     # Requests -----------------------------------------------------------------------------
 
     def _ungate_accepted(self, event: UngateAccepted) -> None:
-        """Wait for the watch from now on: the request may have queued for long before."""
+        """Start the wait for the watch: the request may have been queued for long."""
         expected = self.expectations.get(event.uid)
         if expected is not None and expected.resource_version == event.resource_version:
             expected.read_due_at = event.now + self.timeouts.expectation_s
@@ -521,7 +520,7 @@ class StateMachine:
     def _ungate_failed(self, event: UngateFailed) -> WorkloadKey | None:
         expected = self.expectations.get(event.uid)
         if expected is None or expected.resource_version != event.resource_version:
-            return None  # the watch was faster than the answer
+            return None  # the watch was faster than the response
         if event.failure is Failure.UNKNOWN_OUTCOME:
             expected.in_flight_until = event.now + self.timeouts.in_flight_s
         if event.failure is Failure.CONFLICT or event.now < expected.in_flight_until:
@@ -554,7 +553,7 @@ class StateMachine:
 
 
 def _overdue_deletions(podset: PodSetState, timeouts: Timeouts, now: float) -> set[PodUid]:
-    """Ungated pods whose deletion should be over by now."""
+    """Ungated pods whose deletion is overdue."""
     for uid, pod in podset.pods.items():
         if pod.terminating and not pod.gated:
             podset.deletion_seen_at.setdefault(uid, now)

@@ -1,25 +1,25 @@
 """Which gated pods of a PodSet are ungated, and into which domains. Pure.
 
-Inputs: what the PodSet is granted (`podset_admission`), its pods, and the open earlier writes. An
-elastic PodSet is granted its own count and that of each admitted slice, until the slice is merged:
-from then on the parent's count includes it.
+Inputs: what was admitted for the PodSet (`podset_admission`), its pods, and open earlier writes.
+For an elastic PodSet, the counts of admitted slices are added until the slice is merged: then the
+count of the parent includes it.
 
 `plan_ungating` has three phases:
 
-1. Each live ungated pod takes its place in the domain that its nodeSelector names, also while it
-   terminates (CH-31, SLC-17). One that sits in none of the domains counts against the PodSet alone.
-   If its deletion is overdue as well, its node is dead and its domain was replaced: it counts
-   nowhere, or nobody could replace it. The caller knows how long a deletion has lasted.
+1. Each live ungated pod counts in the domain that its nodeSelector names, also while it
+   terminates (CH-31, SLC-17). A pod outside all domains counts only toward the PodSet. If its
+   deletion is overdue as well, its node failed and its domain was replaced: then it does not
+   count, so that its replacement can start. The caller knows how long a deletion has lasted.
 2. A pod whose earlier write may still arrive (`pinned`) gets the domain of that write, or none.
 3. The others get the domain of their rank (`ranks.py`), or, without usable ranks, the first free
    domain in the order of the assignment; pods with a nodeSelector of their own come first.
 
-Invariants: a domain never gets more pods than its count, a PodSet never more than it was granted.
-Equal input gives equal plans. Time is O(p log p + d) for p pods and d domains.
+Invariants: a domain never gets more pods than its count, a PodSet never more than its admitted
+count. Equal input gives equal plans. Time is O(p log p + d) for p pods and d domains.
 
-Pods of elastic jobs have two gates at most, and one write takes off both; a pod that lost one of
-them already comes first. More gated pods than granted are normal there: they wait for slices.
-Without topology there is a single domain, of no levels.
+Pods of elastic jobs have up to two gates, and one write removes both. A pod that already lost one
+of them comes first. Elastic jobs may have more gated pods than were admitted: these are released
+when slices are admitted. Without topology there is a single domain without levels.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ _UNRANKED = 1 << 40  # sorts after every index
 
 @dataclass(frozen=True, slots=True)
 class PodSetAdmission:
-    """What one PodSet may ungate.
+    """Limits for ungating pods of one PodSet.
 
     Attributes:
         podset: name.
-        count: pods granted; the assignment may cover fewer (a slice size that does not divide).
+        count: admitted pods; the assignment may cover fewer (if the slice size does not divide it).
         assignment: domains in rank order, with their counts.
-        ranks: where pods carry their rank; None fills greedily.
-        unhealthy: hosts that await replacement: no pod is sent there (U3).
-        gates: which gates hold its pods, as bits; all are taken off together.
-        read_error: what could not be taken into the admission, in words; empty when all was.
-        reclaimable: pods that have succeeded and whose quota is released: as many fewer may live.
+        ranks: where pods have their rank; None for greedy filling.
+        unhealthy: hosts to be replaced: no pod is sent there (U3).
+        gates: gates of its pods, as bits; all are removed together.
+        read_error: why a slice could not be included; empty if all were.
+        reclaimable: pods that have succeeded and whose quota is released; they reduce the limit.
     """
 
     podset: str
@@ -85,7 +85,7 @@ class PodSetAdmission:
 
     @property
     def max_ungated(self) -> int:
-        """Most pods that may be ungated and live at once."""
+        """Maximum number of live ungated pods."""
         admitted = min(self.count, self._cumulative_counts[-1] if self._cumulative_counts else 0)
         return max(0, admitted - self.reclaimable)
 
@@ -95,45 +95,45 @@ class PodSetAdmission:
         return bool(self.gates & ELASTIC)
 
     def unhealthy_domain_indices(self) -> Iterator[int]:
-        """Places of the hosts that await replacement; a rack may be named like a host (C14)."""
+        """Indexes of the domains to be replaced; a rack may have the name of a host (C14)."""
         if self.unhealthy and self.assignment.levels[-1:] == (names.HOSTNAME_LABEL,):
             for domain_index, (domain, _) in enumerate(self.assignment.domains):
                 if domain[-1] in self.unhealthy:
                     yield domain_index
 
     def domain_index(self, domain: Domain) -> int | None:
-        """Place of a domain in the assignment, None when it is not part of it."""
+        """Index of a domain in the assignment, None if it is not in it."""
         return self._index_by_domain.get(domain)
 
     def domain_indices_with(self, value: str) -> Sequence[int]:
-        """Places of the domains whose lowest level has that value, in list order."""
+        """Indexes of the domains whose lowest level has that value, in list order."""
         if not self._indices_by_leaf_value:
             for domain_index, (domain, _) in enumerate(self.assignment.domains):
                 self._indices_by_leaf_value.setdefault(domain[-1], []).append(domain_index)
         return self._indices_by_leaf_value.get(value, ())
 
     def domain_index_of_pod(self, pod: GatedPod) -> int | None:
-        """Place of the domain that an ungated pod sits in, judged by its nodeSelector."""
+        """Index of the domain that the nodeSelector of an ungated pod names."""
         selector = pod.selector
         return self._index_by_domain.get(
             tuple([selector.get(k, "") for k in self.assignment.levels])
         )
 
     def domain_index_of_rank(self, rank: int) -> int | None:
-        """Place of the domain whose interval of cumulated counts holds `rank`."""
+        """Index of the domain whose interval of cumulative counts contains `rank`."""
         domain_index = bisect_right(self._cumulative_counts, rank)
         return domain_index if domain_index < len(self._cumulative_counts) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Ungate:
-    """Take our gates off one pod and send it to one domain, in one write.
+    """Remove our gates from one pod and send it to one domain, in one write.
 
     Attributes:
         pod: as it was when the decision was made: the write is bound to its UID and version.
-        levels: node label keys; none where only the number was granted.
+        levels: node label keys; none if only the number was admitted.
         domain: one value per level.
-        gates: those to take off, as bits.
+        gates: to remove, as bits.
     """
 
     pod: GatedPod
@@ -150,7 +150,7 @@ class Report:
         reason: Event reason, CamelCase.
         podset: whose pods.
         message: stable text.
-        pod: the pod it is about; None speaks of the Workload.
+        pod: the subject; None for the Workload.
     """
 
     reason: str
@@ -166,7 +166,7 @@ class Plan:
     Attributes:
         ungates: never more than there is free capacity for.
         still_gated: gated pods that stay gated.
-        reports: why some of them stay.
+        reports: why some of them stay gated.
     """
 
     ungates: tuple[Ungate, ...] = ()
@@ -198,7 +198,7 @@ class _FreeCapacity:
         self.ungates: list[Ungate] = []
 
     def assign(self, pod: GatedPod, domain_index: int) -> bool:
-        """Assign the pod to that domain, if one is free."""
+        """Assign the pod to the domain if it has free capacity."""
         if self.total_left <= 0 or self.free[domain_index] <= 0:
             return False
         self.total_left -= 1
@@ -222,10 +222,10 @@ def plan_ungating(
     Args:
         admission: counts per domain.
         pods: every pod of the PodSet; ended ones are ignored.
-        pinned: pods whose earlier write may still arrive: they get the same domain or nothing.
+        pinned: pods whose earlier write may still be applied: they get the same domain or none.
         backing_off: pods whose write was rejected and is not retried yet.
-        overdue_deletions: pods whose deletion should be over by now, and whose node does not say
-            so.
+        overdue_deletions: pods whose deletion should be complete but was not reported by their
+            node.
 
     Returns:
         At most `count` minus live ungated pods per domain, and `admission.max_ungated` minus all
@@ -264,7 +264,7 @@ def plan_ungating(
 def _usable_ranks(
     admission: PodSetAdmission, staying: Sequence[GatedPod]
 ) -> dict[PodUid, int] | RankFault | None:
-    """Ranks of all pods, unless a live one already sits elsewhere than its rank says."""
+    """Ranks of all pods, or a fault if a live pod runs outside the domain of its rank."""
     if admission.ranks is None:
         return None
     ranks = read_ranks(admission.ranks, staying, admission.count)
@@ -282,7 +282,7 @@ def _usable_ranks(
 def _fill_by_rank(
     capacity: _FreeCapacity, gated: Sequence[GatedPod], ranks: Mapping[PodUid, int]
 ) -> list[GatedPod]:
-    """Send each pod to its rank's domain or leave it; returns pods whose selector forbids it."""
+    """Assign each pod to the domain of its rank; returns pods whose selector forbids that."""
     conflicting = []
     queue = sorted(gated, key=lambda pod: ranks[pod.uid])
     if capacity.admission.elastic:
@@ -291,7 +291,7 @@ def _fill_by_rank(
     for pod in queue:
         domain_index = capacity.admission.domain_index_of_rank(ranks[pod.uid])
         if domain_index is None:
-            continue  # beyond the assignment (KEP: slice size): this pod waits, the others go on
+            continue  # beyond the assignment (KEP: slice size): this pod stays gated
         if _selector_allows(pod, capacity.admission, domain_index):
             capacity.assign(pod, domain_index)
         else:
@@ -300,9 +300,9 @@ def _fill_by_rank(
 
 
 def _fill_greedily(capacity: _FreeCapacity, gated: Sequence[GatedPod]) -> list[GatedPod]:
-    """Fill domains in list order; returns pods whose own selector fits no domain.
+    """Fill domains in list order; returns pods whose own selector matches no domain.
 
-    Pods with a selector of their own on a level go first: only some domains are open to them.
+    Pods with their own selector on a level come first, because only some domains match.
     """
     admission = capacity.admission
     levels = admission.assignment.levels
@@ -310,7 +310,7 @@ def _fill_greedily(capacity: _FreeCapacity, gated: Sequence[GatedPod]) -> list[G
     if admission.elastic:
         bound.sort(key=lambda pod: pod.gates & admission.gates == admission.gates)
     conflicting = []
-    open_to: dict[tuple[str | None, ...], list[int]] = {}  # last first; what is full is taken out
+    open_to: dict[tuple[str | None, ...], list[int]] = {}  # in reverse order
     shut: set[tuple[str | None, ...]] = set()
     for pod in bound:
         selector_values = tuple([pod.selector.get(level) for level in levels])
@@ -354,7 +354,7 @@ def _fill_greedily(capacity: _FreeCapacity, gated: Sequence[GatedPod]) -> list[G
 
 
 def _replica_order(pod: GatedPod, gates: int) -> tuple[bool, int, int, str, str]:
-    """Pods that lost one gate first, then replica by replica, where pods say which they are."""
+    """Pods that already lost a gate first, then by replica index if pods have one."""
     indices = pod.indices
     index = indices.get(names.COMPLETION_INDEX_LABEL, _UNRANKED)
     replica = indices.get(names.RAY_REPLICA_INDEX_LABEL, index)
@@ -375,7 +375,7 @@ def _selector_allows(pod: GatedPod, admission: PodSetAdmission, domain_index: in
 def _read_error_reports(admission: PodSetAdmission) -> list[Report]:
     if not admission.read_error:
         return []
-    message = f'podset "{admission.podset}" gets less than was assigned: {admission.read_error}'
+    message = f'podset "{admission.podset}" gets fewer pods than assigned: {admission.read_error}'
     return [Report("AssignmentUnreadable", admission.podset, message)]
 
 
@@ -383,7 +383,7 @@ def _ranks_ignored_report(admission: PodSetAdmission, fault: RankFault) -> Repor
     return Report(
         "RankOrderIgnored",
         admission.podset,
-        f'podset "{admission.podset}" is filled without rank order: {fault.message}',
+        f'podset "{admission.podset}" is assigned without rank order: {fault.message}',
     )
 
 
@@ -414,24 +414,24 @@ def _surplus_reports(admission: PodSetAdmission, pods: int) -> list[Report]:
             "SurplusPods",
             admission.podset,
             f'podset "{admission.podset}" has more pods than the {admission.max_ungated} '
-            "it was granted: the surplus stays gated",
+            "that were admitted: the surplus stays gated",
         )
     ]
 
 
-# Decodes an assignment once: name of a PodSet or UID of a slice, and the JSON.
+# Decodes and caches an assignment: name of a PodSet or UID of a slice, and the JSON.
 Decode = Callable[[str, bytes], TopologyAssignment]
 
 
 def podset_admission(
     workload: GatedWorkload, podset: GatedPodSet, slices: Iterable[GatedWorkload], decode: Decode
 ) -> PodSetAdmission | str:
-    """What a PodSet may ungate, or why its assignment is unreadable.
+    """The limits of a PodSet, or why its assignment is unreadable.
 
     Args:
         workload: an admitted Workload.
         podset: one of its PodSets; with an assignment, unless the Workload is elastic.
-        slices: of this Workload, those that are admitted and not merged.
+        slices: admitted slices of this Workload that are not merged.
         decode: assignments from JSON.
     """
     try:
@@ -458,17 +458,17 @@ def podset_admission(
 
 
 class _ElasticTotals:
-    """The counts of a parent and its slices, summed."""
+    """The summed counts of a parent and its slices."""
 
     def __init__(self, count: int, own_assignment: TopologyAssignment | None) -> None:
         self.count = count
-        # A PodSet of no pods has no assignment, whatever its flavor: the first slice says it.
+        # A PodSet without pods has no assignment: the first slice determines the levels.
         self.known = own_assignment is not None or count > 0
         self.levels = own_assignment.levels if own_assignment is not None else None
         self.domains = dict(own_assignment.domains) if own_assignment is not None else {}
 
     def add(self, count: int, slice_assignment: TopologyAssignment | None) -> bool:
-        """Add a slice's part; False if it does not go with the others."""
+        """Add the counts of a slice; False if it does not match the others."""
         levels = slice_assignment.levels if slice_assignment is not None else None
         if self.known and levels != self.levels:
             return False
@@ -479,7 +479,7 @@ class _ElasticTotals:
         return True
 
     def assignment(self) -> TopologyAssignment:
-        """Where the pods go."""
+        """The domains of the pods."""
         if self.levels is None:
             return _without_topology(self.count)
         return TopologyAssignment(self.levels, tuple(self.domains.items()))
@@ -501,7 +501,7 @@ def _elastic_podset_admission(
                 else None
             )
         except (ValueError, msgspec.MsgspecError) as error:
-            read_error = f'that of slice "{slice_.name}": {error}'
+            read_error = f'slice "{slice_.name}": {error}'
             continue
         count = (
             slice_podset.count
@@ -515,7 +515,7 @@ def _elastic_podset_admission(
         if totals.add(count, slice_assignment):
             unhealthy.update(slice_.unhealthy)
         else:
-            read_error = f'that of slice "{slice_.name}" has other levels than its parent\'s'
+            read_error = f'slice "{slice_.name}" has other levels than its parent'
     return PodSetAdmission(
         podset=podset.name,
         count=totals.count,
@@ -530,7 +530,7 @@ def _elastic_podset_admission(
 def _slice_podsets_of(
     slices: Iterable[GatedWorkload], podset: str
 ) -> Iterator[tuple[GatedWorkload, GatedPodSet]]:
-    """Slices in the order in which they are merged: ranks follow the domains' order."""
+    """Slices in the order of merging: ranks follow the order of domains."""
     for slice_ in sorted(slices, key=lambda slice_: (slice_ordinal(slice_.name), slice_.uid)):
         for slice_podset in slice_.podsets:
             if slice_podset.name == podset:
@@ -538,29 +538,29 @@ def _slice_podsets_of(
 
 
 def _elastic_rank_source(podset: GatedPodSet, workload: GatedWorkload) -> RankSource | None:
-    """Ranks hold as long as the counts do; the size of a subgroup is not kept up to date."""
+    """Ranks are used only while counts are unchanged: subgroup sizes are not updated."""
     source = rank_source(podset, workload.podsets)
     return source if source is not None and source.sub_group_label is None else None
 
 
 def _without_topology(count: int) -> TopologyAssignment:
-    """No levels, so a single domain: only the number of pods is granted."""
+    """A single domain without levels: only the number of pods is admitted."""
     return TopologyAssignment((), (((), count),))
 
 
 def admits_at_least(
     live: Mapping[str, PodSetAdmission | str], planned: Mapping[str, PodSetAdmission | str]
 ) -> bool:
-    """Whether `live` grants at least what `planned` does, in every PodSet and domain.
+    """Whether `live` has at least the counts of `planned`, in every PodSet and domain.
 
     Args:
-        live: by PodSet, as the server says now.
-        planned: by PodSet, what a plan rests on.
+        live: by PodSet, as read from the server now.
+        planned: by PodSet, as used by a plan.
     """
     for name, admission in planned.items():
         found = live.get(name)
         if isinstance(admission, str):
-            continue  # it ungates nothing
+            continue  # it ungates no pods
         if not isinstance(found, PodSetAdmission) or found.gates != admission.gates:
             return False
         counts = dict(found.assignment.domains)

@@ -1,4 +1,4 @@
-"""What the webhook changes: managed jobs, pods that came without gates, defaults of Workloads."""
+"""Mutations: managed jobs, pods that arrive without gates, defaults of Workloads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from rackgate.jobframework.topology_request import topology_request
 from rackgate_webhook.admission.objects import name_errors
 from rackgate_webhook.admission.review import AdmissionResponse, Review, kind_of_review
 
-# Who makes the pods of Jobs: under a name of its own, or that of all controllers together.
+# The users that create the pods of Jobs. Controllers may share one user.
 _JOB_CONTROLLERS: Final = frozenset(
     {"system:serviceaccount:kube-system:job-controller", "system:kube-controller-manager"}
 )
@@ -66,16 +66,16 @@ _TOPOLOGY_REQUESTS: Final = (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
 def mutate(
     review: Review, *, elastic_kinds: Collection[str] = (), kai: RenderOptions | None = None
 ) -> AdmissionResponse:
-    """The patch for one request; nothing for kinds, operations and objects of others.
+    """The patch for one request; empty unless the object is managed.
 
     Args:
         review: the request.
         elastic_kinds: names of the job kinds that may be resized in slices, see
             `enabled_elastic_kinds`.
-        kai: gate RackgateRenderForKAI: how Jobs that KAI places are handed over to it.
+        kai: gate RackgateRenderForKAI: how to render Jobs that KAI schedules.
 
     Raises:
-        MalformedError: the object has a shape that the API server never sends.
+        MalformedError: the API server never sends such an object.
     """
     kind, rule = kind_of_review(review), _RULES.get((review.kind, review.operation))
     if review.sub_resource:
@@ -99,7 +99,7 @@ def _job_created(kind: GenericJob[Any], job: Manifest, elastic_enabled: bool) ->
 
 
 def _render_for_kai(job: Manifest, kai: RenderOptions) -> AdmissionResponse:
-    """A Job for KAI. Rejected here: once rendered, nothing tells any more that it was ours."""
+    """A Job for KAI. Errors are found here: the rendered Job no longer shows that it is managed."""
     path = f"metadata.labels[{QUEUE_LABEL}]"
     errors = name_errors(queue_of(job) or "", path, "name an existing Queue of KAI")
     rendered = render(job, kai)
@@ -112,7 +112,7 @@ def _render_for_kai(job: Manifest, kai: RenderOptions) -> AdmissionResponse:
 def _job_updated(
     kind: GenericJob[Any], job: Manifest, stored: Manifest, elastic_enabled: bool
 ) -> AdmissionResponse:
-    """Only a job that enters or leaves while it stays suspended changes its form."""
+    """A job is rendered only when it becomes managed or unmanaged while it is suspended."""
     now, before = is_managed(job), is_managed(stored)
     if now and before:
         edited = AdmissionResponse()
@@ -130,11 +130,11 @@ def _job_updated(
 def _reinject(
     kind: GenericJob[Any], job: Manifest, stored: Manifest, elastic_enabled: bool
 ) -> AdmissionResponse:
-    """A managed job whose templates were written by somebody.
+    """A managed job whose templates were written by a client.
 
-    Tools that apply whole manifests drop what was injected with the lists that it is in. While the
-    job is suspended it is injected anew, while it runs it is kept. A running job that has other
-    PodSets now is stopped in the same write, since the new ones were never admitted.
+    Tools that apply whole manifests replace lists and drop what was injected into them. The
+    injection is written again if the job is suspended, and kept if it runs. A running job whose
+    PodSets change is stopped in the same write, because the new PodSets were never admitted.
     """
     have = kind.injected_templates(job, elastic_enabled=elastic_enabled)
     had = kind.injected_templates(stored, elastic_enabled=elastic_enabled)
@@ -156,9 +156,9 @@ def _reinject(
 def _suspend_if_scaled_up(
     kind: GenericJob[Any], job: Manifest, stored: Manifest, edited: AdmissionResponse
 ) -> AdmissionResponse:
-    """A running job that requests more pods than before, which no gate would hold, or others.
+    """A running job that requests more pods or other resources, and whose new pods have no gate.
 
-    It is suspended in the same write: the assigner would see it only when its new pods are bound.
+    It is suspended in the same write: when the assigner sees the change, new pods may be bound.
     """
     deleted = section(job, "metadata").get("deletionTimestamp")
     if deleted or is_suspended(job) or is_suspended(stored) or SUSPEND in edited.operations:
@@ -173,12 +173,12 @@ def _suspend_if_scaled_up(
         podset, (before, now) = min(scaled_up.items())
         warning = (
             f"podset {podset} of the running {kind.name} grows from {before} to {now} pods: it is"
-            " suspended, and queued again at its new size"
+            " suspended and queued again with its new size"
         )
     elif changed_podset is not None:
         warning = (
             f"the template of podset {changed_podset} of the running {kind.name} changes: it is"
-            " suspended, and queued again with it"
+            " suspended and queued again with the new template"
         )
     else:
         return edited
@@ -190,13 +190,13 @@ def _suspend_if_scaled_up(
 def _find_scale_up(
     kind: GenericJob[Any], job: Manifest, stored: Manifest
 ) -> dict[str, tuple[int, int]]:
-    """PodSets that request more pods than they had, and that no gate holds.
+    """PodSets that request more pods than before and whose pods have no gate.
 
-    Judged by the stored templates: whoever applies a whole manifest drops our gates, which
-    come back in the same write.
+    The stored templates decide: a client that applies a whole manifest drops our gates, but the
+        same write adds them again.
 
     Returns:
-        By name, the pods before and now.
+        By name, the number of pods before and now.
     """
     gated_podsets = {
         pod_template.podset
@@ -212,9 +212,9 @@ def _find_scale_up(
 
 
 def _find_changed_podset(kind: GenericJob[Any], job: Manifest, stored: Manifest) -> str | None:
-    """The first PodSet whose new pods would request something else than those admitted.
+    """The first PodSet whose new pods would request other resources than the admitted ones.
 
-    No gate helps: it counts pods, whatever they request.
+    A gate does not help: the ungater counts pods, not resources.
     """
     before = {
         pod_template.podset: _request_fields_of(pod_template.template)
@@ -228,13 +228,13 @@ def _find_changed_podset(kind: GenericJob[Any], job: Manifest, stored: Manifest)
 
 
 def _request_fields_of(template: Manifest) -> list[Any]:
-    """What requests of a template's pods are made of."""
+    """The fields of a template that determine the requests of its pods."""
     spec = section(template, "spec")
     return [spec.get(key) or None for key in _REQUEST_FIELDS]
 
 
 def _ignored_setting_warnings(kind: GenericJob[Any], job: Manifest) -> Iterator[str]:
-    """Warnings on settings in places where nobody reads them."""
+    """Warnings about settings that are ignored where they are set."""
     elsewhere = f"set it in {kind.templates_path}.metadata.annotations"
     holders = [("", job), *kind.job_templates(job)]
     for path, holder in holders:
@@ -242,7 +242,7 @@ def _ignored_setting_warnings(kind: GenericJob[Any], job: Manifest) -> Iterator[
         for key in _TOPOLOGY_REQUESTS:
             if key in annotations_of(holder, path):
                 target = f"a {kind.name}" if not path else "a Job template"
-                yield f"{where}.annotations[{key}] has no effect on {target}: {elsewhere}"
+                yield f"{where}.annotations[{key}] is ignored on {target}: {elsewhere}"
     inner = [
         *holders[1:],
         *((pod_template.path, pod_template.template) for pod_template in kind.templates(job)),
@@ -250,23 +250,23 @@ def _ignored_setting_warnings(kind: GenericJob[Any], job: Manifest) -> Iterator[
     for path, holder in inner:
         if QUEUE_LABEL in labels_of(holder, path):
             yield (
-                f"{path}.metadata.labels[{QUEUE_LABEL}] has no effect: the queue is named by"
+                f"{path}.metadata.labels[{QUEUE_LABEL}] is ignored: the queue is taken from"
                 f" metadata.labels of the {kind.name}"
             )
     if annotations_of(job).get(ELASTIC_ANNOTATION, "false") != "false" and not kind.is_elastic(job):
-        yield f"metadata.annotations[{ELASTIC_ANNOTATION}] has no effect: {kind.elastic_advice}"
+        yield f"metadata.annotations[{ELASTIC_ANNOTATION}] is ignored: {kind.elastic_advice}"
 
 
 def _pod_created(review: Review) -> AdmissionResponse:
-    """A pod of a started podset gets the gates and the label it came without.
+    """Add the gates and the label that a pod of a started PodSet lacks.
 
     The ungater follows pods by that label: without it a gated pod would never be ungated (U8).
     """
     pod = review.object
     if is_cleanup_pod(pod):
         if review.username not in _JOB_CONTROLLERS:
-            return AdmissionResponse()  # anybody may claim that: the admission policy rejects it
-        # Made from the template of a head that is gone: nobody would ever ungate it.
+            return AdmissionResponse()  # any user may write this: the admission policy rejects it
+        # Created from the template of a head that no longer exists: it would stay gated forever.
         return AdmissionResponse(operations=template_patch(pod, strip_reserved(pod), ""))
     if podset_of_pod(annotations_of(pod), labels_of(pod)) is None:
         return AdmissionResponse()
@@ -274,7 +274,7 @@ def _pod_created(review: Review) -> AdmissionResponse:
     if operations and section(pod, "spec").get("nodeName"):
         return AdmissionResponse(
             warnings=[
-                "spec.nodeName is set: the pod is not placed by topology and counts as any other"
+                "spec.nodeName is set: the pod gets no topology assignment and counts as any other"
                 " pod on that node"
             ]
         )
@@ -282,12 +282,12 @@ def _pod_created(review: Review) -> AdmissionResponse:
 
 
 def _with_gates(pod: Manifest) -> Mapping[str, Any]:
-    """A pod with all gates that its labels and annotations tell of."""
+    """A pod with all gates that its labels and annotations imply."""
     gates = gates_of(pod)
     elastic = annotations_of(pod).get(ELASTIC_ANNOTATION) == "true"
     placed = labels_of(pod).get(TAS_LABEL) == TAS_LABEL_VALUE or TOPOLOGY_GATE in gates
     gated_pod = pod
-    # Only of elastic jobs there are pods that no topology places.
+    # Only elastic jobs have pods without topology.
     if placed or not (elastic or ELASTIC_GATE in gates):
         gated_pod = with_entries(gated_pod, "metadata", "labels", {TAS_LABEL: TAS_LABEL_VALUE})
         gated_pod = with_gate(gated_pod, TOPOLOGY_GATE)

@@ -1,6 +1,6 @@
-"""Rules on our own kinds: what their models reject, by path in the manifest.
+"""Rules for our own kinds: errors of their models, by path in the manifest.
 
-The schemas generated from the same models reject most of this inside the API server already.
+The API server rejects most of this by the schemas that are generated from the same models.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def topology_object_errors(topology: Object, _stored: Object) -> list[FieldError
 
 
 def flavor_errors(flavor: Object, stored: Object) -> list[FieldError]:
-    """Rules of a ResourceFlavor: a topology needs node labels, and stays once set."""
+    """Rules of a ResourceFlavor: a topology needs node labels and is immutable."""
     return model_errors(ResourceFlavor, flavor) + _immutable_field_errors(
-        flavor, stored, "topologyName", "make another flavor for the other topology"
+        flavor, stored, "topologyName", "create another ResourceFlavor for the other topology"
     )
 
 
@@ -51,9 +51,9 @@ def cluster_queue_errors(queue: Object, _stored: Object) -> list[FieldError]:
 
 
 def local_queue_errors(queue: Object, stored: Object) -> list[FieldError]:
-    """Rules of a LocalQueue: its ClusterQueue stays."""
+    """Rules of a LocalQueue: its ClusterQueue is immutable."""
     return model_errors(LocalQueue, queue) + _immutable_field_errors(
-        queue, stored, "clusterQueue", "make another LocalQueue for the other ClusterQueue"
+        queue, stored, "clusterQueue", "create another LocalQueue for the other ClusterQueue"
     )
 
 
@@ -65,13 +65,17 @@ def _immutable_field_errors(
     if before is None or before == after:
         return []
     found = "nothing" if after is None else shown(after)
-    return [FieldError(f"spec.{field}", f"stays {shown(before)}, asked is {found}", advice)]
+    return [
+        FieldError(
+            f"spec.{field}", f"is immutable: the value is {shown(before)}, found {found}", advice
+        )
+    ]
 
 
 def workload_errors(
     workload: Object, stored: Object, *, both_levels: bool = False
 ) -> list[FieldError]:
-    """Rules of a Workload: the topology requests of its podsets, and what a reservation freezes."""
+    """Rules of a Workload: topology requests, and what is immutable while quota is reserved."""
     spec = section(workload, "spec")
     if stored and spec == section(stored, "spec"):
         return []
@@ -116,11 +120,11 @@ def _immutable_spec_errors(
     advice = "deactivate the workload first (spec.active: false)"
     errors = []
     if spec.get("queueName") != stored.get("queueName"):
-        problem = f"{shown(stored.get('queueName', ''))} stays while quota is reserved"
+        problem = f"{shown(stored.get('queueName', ''))} cannot change while quota is reserved"
         errors.append(FieldError("spec.queueName", problem, advice))
     now, before = items(spec, "podSets", "spec"), items(stored, "podSets", "spec")
     if _without_counts(now) != _without_counts(before):
-        problem = "podsets cannot change while quota is reserved, but for smaller counts"
+        problem = "podsets cannot change while quota is reserved, except to smaller counts"
         errors.append(FieldError("spec.podSets", problem, advice))
         return errors
     for index, (podset, old) in enumerate(zip(now, before, strict=True)):
@@ -162,7 +166,7 @@ def _field_error(detail: ErrorDetails) -> FieldError:
     if inner:
         path = f"{path}.{inner}" if path else str(inner)
     problem, value = detail["msg"], detail.get("input")
-    # A rule's message already says what was found; elsewhere only plain values are shown.
+    # The message of a rule already contains the value. In other messages only scalars are shown.
     if detail["type"] != "rule" and isinstance(value, str | int | float | bool):
         problem = f"{problem}, found {shown(value)}"
     return FieldError(path, problem[:1].lower() + problem[1:])

@@ -1,7 +1,7 @@
-"""Rules on OSMO's Pools and Workflows; what has to be read for them comes as an argument.
+"""Rules for OSMO's Pools and Workflows. The caller reads the objects that they need.
 
-The API server holds most rules of a Pool itself (its schema); here they are once more, in words.
-Those of a Workflow are here alone, as they need its Pool.
+The schema of a Pool has most of its rules; here they are repeated with clearer messages. The rules
+of a Workflow are only here, because they need its Pool.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_USERS_SHOWN: Final = 3
 
 
 def is_osmo_write(review: Review) -> bool:
-    """Whether a review may be rejected here: a write of one of the two kinds that is to stay."""
+    """Whether a review is checked here: a write of a Pool or Workflow that is not being deleted."""
     return (
         review.kind in (POOL, WORKFLOW)
         and not review.sub_resource
@@ -35,13 +35,13 @@ def is_osmo_write(review: Review) -> bool:
 
 
 def pool_of(workflow: Object) -> str:
-    """Name of the Pool that a Workflow is submitted to; "" where there is none to read."""
+    """Name of the Pool that a Workflow is submitted to; "" without one."""
     name = section(workflow, "spec").get("pool")
     return name if isinstance(name, str) else ""
 
 
 def removed_topology_keys(review: Review) -> tuple[str, ...]:
-    """Keys that a change of a Pool takes away or gives another label, coarsest first."""
+    """Keys that a change of a Pool removes or maps to another label, coarsest first."""
     if review.kind != POOL or review.operation != "UPDATE":
         return ()
     now = _labels_by_key(review.object)
@@ -51,7 +51,7 @@ def removed_topology_keys(review: Review) -> tuple[str, ...]:
 
 
 def topology_keys_of(workflow: Object) -> set[str]:
-    """Keys that the resources of a Workflow name, wherever its user wrote them."""
+    """Topology keys that the resources of a Workflow name."""
     spec = section(workflow, "spec")
     inner = spec.get("workflow")
     holders = [spec, *([inner] if isinstance(inner, Mapping) else [])]
@@ -101,7 +101,7 @@ def workflow_response(review: Review, pool: Object | None) -> AdmissionResponse:
     try:
         found = read_pool(pool_data(pool))
     except RejectedError as error:
-        problem = f"pool {shown(name)} is itself not valid: {error.rejections[0]}"
+        problem = f"pool {shown(name)} is not valid: {error.rejections[0]}"
         return AdmissionResponse(errors=[FieldError("spec.pool", problem, "fix the pool first")])
     return AdmissionResponse(errors=workflow_errors(review.object, found))
 
@@ -116,12 +116,12 @@ def workflow_errors(workflow: Object, pool: Pool) -> list[FieldError]:
 
 
 def pool_data(pool: Object) -> dict[str, Any]:
-    """A Pool object as OSMO's users write a pool."""
+    """A Pool object in the format of OSMO's pool files."""
     return {**section(pool, "spec"), "name": section(pool, "metadata").get("name", "")}
 
 
 def workflow_data(workflow: Object) -> dict[str, Any]:
-    """A Workflow object as OSMO's users write a workflow; it may be named by the object alone."""
+    """A Workflow object in the format of OSMO's workflow files. Its spec may omit the name."""
     name = section(workflow, "metadata").get("name", "")
     spec = section(workflow, "spec")
     given = {key: value for key, value in spec.items() if key != "pool"}
@@ -135,7 +135,7 @@ def _field_error(rejection: Rejection) -> FieldError:
 
 
 def _path(rejection: Rejection) -> str:
-    """A rejection's path in the object: all but the name is below spec."""
+    """The path of a rejection in the object: all fields but the name are below spec."""
     path = rejection.path
     if path == "name" and rejection.at == "pool":
         return "metadata.name"
@@ -152,13 +152,13 @@ def _labels_by_key(pool: Object) -> dict[str, str]:
 def _removed_key_warnings(
     keys: Iterable[str], users: Mapping[str, Sequence[str]] | None
 ) -> list[str]:
-    """Warnings: a change takes effect, whoever still uses what it takes away."""
+    """Warnings about Workflows that use what a change removes."""
     names = list(keys)
     if not names:
         return []
     if users is None:
         listed_keys = ", ".join(map(shown, names))
-        return [f"whether workflows use {listed_keys} could not be read in time; {_EFFECT}"]
+        return [f"the workflows that use {listed_keys} could not be read in time; {_EFFECT}"]
     warnings = []
     for name in names:
         if found := users.get(name, ()):
@@ -168,4 +168,4 @@ def _removed_key_warnings(
     return warnings[:MAX_WARNINGS]
 
 
-_EFFECT: Final = "what runs is left alone, what waits with it stays pending"
+_EFFECT: Final = "running workflows are not affected, pending ones stay pending"

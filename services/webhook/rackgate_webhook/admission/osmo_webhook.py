@@ -1,10 +1,10 @@
-"""Reviews of OSMO's kinds: reads what they need, then lets `osmo` decide.
+"""Reviews of OSMO's kinds: reads the objects that `osmo` needs for its decision.
 
-Nothing is kept between reviews, so nothing can be stale: a Workflow that follows its Pool in one
-`kubectl apply` finds it. Submissions are rare, and one read each costs less than a watch.
+Nothing is cached between reviews, so nothing can be stale: one `kubectl apply` may create a Pool
+and then its Workflow. Submissions are rare, and one read each costs less than a watch.
 
-Workflows are judged in a thread: one of twenty thousand tasks takes a third of a second and more,
-in which reviews of all other kinds are to be answered.
+Workflows are checked in a thread: one of 20,000 tasks takes more than 0.3 s, and reviews of other
+kinds must not wait for it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from rackgate_webhook.admission.osmo import (
 from rackgate_webhook.admission.review import AdmissionResponse, Review
 from rackgate_webhook.serving.bodies import RequestRejectedError
 
-# Callers wait 5 s, by our registration.
+# Our webhook configurations set timeoutSeconds: 5.
 READ_TIMEOUT_S: Final = 2.0
-# Workflows may be of a megabyte and a half each: a page has 24 MiB at most.
+# A Workflow may have 1.5 MiB, so a page has at most 24 MiB.
 PAGE_SIZE: Final = 16
 QPS: Final = 50.0
 BURST: Final = 100
 MAX_CONCURRENT_READS: Final = 16
-# It shares one interpreter with the rest: a second one would only make all of them late.
+# All threads share one interpreter: a second thread would only delay all reviews.
 WORKFLOW_THREADS: Final = 1
 
 log = structlog.get_logger()
@@ -71,12 +71,12 @@ class OsmoReviews:
         """
         self._timeout_s = timeout_s
         self._client: Client | None = None
-        # Those that wait for a thread and whose callers have gone are never begun.
+        # A review that is queued for a thread is not started after its caller has hung up.
         self._workflow_executor = ThreadPoolExecutor(WORKFLOW_THREADS, "judge")
-        self._list_lock = asyncio.Lock()  # so that one page is held, however many Pools change
+        self._list_lock = asyncio.Lock()  # only one page is in memory, however many Pools change
 
     def connect(self, client: Client) -> None:
-        """Read from here, within limits of its own."""
+        """Connect to the API server, with a rate limit of its own."""
         self._client = client.budget(QPS, BURST, MAX_CONCURRENT_READS)
 
     async def decide(self, review: Review) -> AdmissionResponse:
@@ -84,7 +84,7 @@ class OsmoReviews:
 
         Raises:
             MalformedError: the object has a shape that the API server never sends.
-            RequestRejectedError: its Pool cannot be read; the registration's failurePolicy decides.
+            RequestRejectedError: its Pool cannot be read; the failurePolicy decides.
         """
         if not is_osmo_write(review):
             return AdmissionResponse()
@@ -101,7 +101,7 @@ class OsmoReviews:
     async def _pool(self, name: str) -> dict[str, Any] | None:
         """A Pool as stored; None when there is none."""
         if name_errors(name, "", ""):
-            return None  # nor may it be put into a path
+            return None  # it must not become part of a URL path
         try:
             async with asyncio.timeout(self._timeout_s):
                 answer = await self._reader().get(OSMO_POOLS.path(name=name))
@@ -126,7 +126,7 @@ class OsmoReviews:
                     for name, used in used_keys(page, keys):
                         for key in used:
                             users[key].append(name)
-                        await asyncio.sleep(0)  # other reviews wait for the loop
+                        await asyncio.sleep(0)  # let other reviews run
         except (KubeError, TimeoutError) as error:
             log.warning("workflows_not_read", pool=pool, error=str(error)[:300])
             return None

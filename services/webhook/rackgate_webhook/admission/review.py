@@ -1,4 +1,4 @@
-"""AdmissionReview v1: from the bytes of a request to the bytes of its answer."""
+"""AdmissionReview v1: decodes requests and encodes responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
 
 
 class ReviewError(ValueError):
-    """A request that is no AdmissionReview v1; answered with HTTP 400 and this text."""
+    """The request is not an AdmissionReview v1. The response is HTTP 400 with this text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Review:
     """One admission request.
 
     Attributes:
-        uid: to be echoed.
+        uid: repeated in the response.
         kind: `group/kind`, `/kind` for the core group.
         operation: CREATE, UPDATE, DELETE or CONNECT.
-        object: as it would be stored; empty on DELETE.
-        old_object: as it is stored; empty on CREATE.
+        object: the new object; empty on DELETE.
+        old_object: the stored object; empty on CREATE.
         sub_resource: empty for the object itself.
-        username: who asks.
+        username: the user who sent the request.
     """
 
     uid: str
@@ -63,12 +63,12 @@ class AdmissionResponse:
 
     @property
     def allowed(self) -> bool:
-        """Whether nothing stands against the request."""
+        """Whether there are no errors."""
         return not self.errors
 
 
 Decide = Callable[[Review], AdmissionResponse]
-# Decides after it has read something.
+# Reads objects before it decides.
 AsyncDecide = Callable[[Review], Awaitable[AdmissionResponse]]
 
 _MALFORMED_ERRORS: Final = (MalformedError, msgspec.ValidationError, RecursionError)
@@ -178,7 +178,7 @@ def _status(errors: list[FieldError]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer and the facts that metrics and logs want.
+    """An HTTP response, with facts for metrics and logs.
 
     Attributes:
         status: 200 with an AdmissionReview as body, 400 with a reason in plain text.
@@ -195,7 +195,7 @@ class Answer:
 
 
 def answer_review(body: bytes, decide: Decide) -> Answer:
-    """Answer one AdmissionReview; whatever cannot be read gets 400 and why."""
+    """Answer one AdmissionReview. If it cannot be decoded, the status is 400 with the reason."""
     try:
         review = decode_review(body)
     except ReviewError as error:
@@ -208,7 +208,7 @@ def answer_review(body: bytes, decide: Decide) -> Answer:
 
 
 async def answer_review_async(body: bytes, decide: AsyncDecide) -> Answer:
-    """As `answer_review`, for what has to read something before it decides."""
+    """As `answer_review`, for reviews that read objects before they decide."""
     try:
         review = decode_review(body)
     except ReviewError as error:

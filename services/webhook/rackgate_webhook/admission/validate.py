@@ -1,7 +1,7 @@
-"""What the webhook rejects, with the path, the value found and what would help.
+"""Validation: errors have the path, the value found and advice.
 
-Schemas and policies inside the API server reject much of the same without any webhook; here
-are the rules that need several fields, or words a user can act on.
+Schemas and admission policies reject many of the same objects without the webhook. Here are the
+rules that need several fields or a message that tells users what to do.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ Rule = Callable[[Manifest, Manifest], list[FieldError]]
 def validate(
     review: Review, *, both_levels: bool = False, elastic_kinds: Collection[str] = ()
 ) -> AdmissionResponse:
-    """The response to one request; everything that is not ours is allowed.
+    """The response to one request; objects that are not managed are allowed.
 
-    Deletions, and objects on their way out, are always allowed: a finalizer must be removable
-    whatever is wrong with the rest.
+    Deletions and updates of objects that are being deleted are always allowed: a finalizer must be
+        removable even if the object is invalid.
 
     Args:
         review: the request.
-        both_levels: gate RackgateRequiredAndPreferred: both levels may be asked for together.
+        both_levels: gate RackgateRequiredAndPreferred: a PodSet may request both levels.
         elastic_kinds: names of the job kinds that may be resized in slices, see
             `enabled_elastic_kinds`.
 
@@ -88,7 +88,7 @@ class _JobValidator:
         self._both_levels = both_levels
 
     def errors(self, job: Manifest, stored: Manifest) -> list[FieldError]:
-        """What is wrong with a job, or with this change of it."""
+        """Errors in a job, or in this change of it."""
         if not is_managed(job) and not (stored and is_managed(stored)):
             return []
         return (
@@ -100,7 +100,7 @@ class _JobValidator:
     def _update_errors(self, job: Manifest, stored: Manifest) -> list[FieldError]:
         same = job.get("spec") == stored.get("spec") and queue_of(job) == queue_of(stored)
         if same and is_child(stored):
-            return []  # orphaned by its owner; the garbage collector must be able to write that
+            return []  # orphaned: the garbage collector must be able to remove the owner reference
         frozen = self._immutable_errors(job, stored)
         newly_queued = not is_managed(stored)
         if frozen or not is_managed(job) or (same and not newly_queued):
@@ -108,8 +108,8 @@ class _JobValidator:
         errors = self._job_errors(job, newly_managed=newly_queued)
         if newly_queued:
             return errors
-        # What was wrong before must not keep others from writing the rest, as Ray its replicas.
-        # A Job keeps its template, so all else that is wrong with it is this change's own.
+        # An old error must not block other changes, for example the replicas that Ray writes.
+        # The template of a Job is immutable, so its other errors come from this change.
         if self._kind.template_edits is TemplateEdits.AT_REST:
             pod_templates = self._kind.templates(stored)
             before = [error for one in pod_templates for error in _node_name_errors(one)]
@@ -118,7 +118,7 @@ class _JobValidator:
         return [error for error in errors if error not in before]
 
     def _job_errors(self, job: Manifest, *, newly_managed: bool) -> list[FieldError]:
-        """Errors in the requests of a managed job; `newly_managed`: it just got its queue label."""
+        """Errors in the requests of a managed job; `newly_managed`: its queue label is new."""
         errors = name_errors(
             queue_of(job) or "", f"metadata.labels[{QUEUE_LABEL}]", "name an existing LocalQueue"
         )
@@ -136,12 +136,12 @@ class _JobValidator:
             errors += _cleanup_label_errors(pod_template)
             errors += _node_name_errors(pod_template)
             if newly_managed:
-                # The mutating webhook came first: what it injected is right.
+                # The mutating webhook runs first, so the injection is correct.
                 errors += injection_errors(pod_template)
         return errors
 
     def _immutable_errors(self, job: Manifest, stored: Manifest) -> list[FieldError]:
-        """What a job keeps while it runs."""
+        """Errors in fields that are immutable while the job runs."""
         if is_suspended(job) and is_suspended(stored):
             return []
         errors = _immutable_queue_errors(job, stored)
@@ -153,7 +153,8 @@ class _JobValidator:
                 errors += _immutable_annotation_errors(pod_template, before[pod_template.podset])
         if is_managed(stored) and self._kind.is_elastic(job) != self._kind.is_elastic(stored):
             problem = (
-                f"a {self._kind.name} that is not suspended cannot become elastic, or cease to be"
+                f"a {self._kind.name} that is not suspended cannot become elastic"
+                " or stop being elastic"
             )
             errors.append(FieldError(self._kind.elastic_path, problem, "suspend it first"))
         return errors
@@ -168,7 +169,7 @@ def _immutable_queue_errors(job: Manifest, stored: Manifest) -> list[FieldError]
     return [
         FieldError(
             f"metadata.labels[{QUEUE_LABEL}]",
-            f"the queue of a job that is not suspended cannot change, it has {was}, asked is {now}",
+            f"the queue of a job that is not suspended cannot change from {was} to {now}",
             "suspend the job first, and keep it suspended in this change",
         )
     ]
@@ -190,7 +191,7 @@ def _immutable_annotation_errors(
 
 
 def _cleanup_label_errors(pod_template: PodTemplate) -> list[FieldError]:
-    """Pods with this label are never held: they come after their job, not before."""
+    """Pods with this label are never gated: they clean up after their job."""
     label = cleanup_label_of(pod_template.template)
     if label is None:
         return []
@@ -200,11 +201,11 @@ def _cleanup_label_errors(pod_template: PodTemplate) -> list[FieldError]:
 
 
 def _node_name_errors(pod_template: PodTemplate) -> list[FieldError]:
-    """Pods with a node's name pass by the scheduler, and by every gate."""
+    """Pods with a node name bypass kube-scheduler and all gates."""
     name = section(pod_template.template, "spec", pod_template.path).get("nodeName")
     if not name:
         return []
-    problem = f"{shown(name)} would bind the pods past their queue and their place"
+    problem = f"{shown(name)} would bind the pods without their queue and topology assignment"
     return [
         FieldError(f"{pod_template.path}.spec.nodeName", problem, "remove it, or use nodeSelector")
     ]
@@ -227,8 +228,8 @@ def _pod_update_errors(pod: Manifest, stored: Manifest) -> list[FieldError]:
     return [
         FieldError(
             f"metadata.{name}[{key}]",
-            f"reserved by Rackgate and frozen, it has {shown(before.get(key))}",
-            "leave it as it is",
+            f"reserved by Rackgate and immutable, the value is {shown(before.get(key))}",
+            "do not change it",
         )
         for name, now, before, reserved in fields
         for key in reserved

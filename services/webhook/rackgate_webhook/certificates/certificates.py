@@ -1,8 +1,8 @@
-"""Certificates as the webhook issues and reads them: one throw-away authority for each. Pure.
+"""Issues and reads certificates. Each certificate has an authority of its own. Pure.
 
-The authority's key signs once and is forgotten, so nobody who reads the Secret can make another
-certificate that callers of the webhook would trust (ADR 5). What cannot be read is never an
-exception beyond this module: it counts as missing.
+The key of the authority signs once and is discarded, so a reader of the Secret cannot issue another
+certificate that callers of the webhook trust (ADR 5). Malformed data never raises outside this
+module: it counts as missing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rackgate.runtime.pki import SERVER, issue_certificate, make_authority
 _AUTHORITY: Final = "rackgate-webhook-ca-"
 _PEM: Final = serialization.Encoding.PEM
 _BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
-# What cryptography raises for what it cannot read; not all of it is of one family.
+# The exceptions of cryptography for malformed data have no common base class.
 UNREADABLE_ERRORS: Final = (
     ValueError,
     TypeError,
@@ -46,7 +46,7 @@ class IssuedPair:
 
 @dataclass(frozen=True, slots=True)
 class ServingPair:
-    """A serving certificate whose key fits and whose issuer is known.
+    """A serving certificate with a matching key and a known issuer.
 
     Attributes:
         authority: fingerprint of the authority that signed it.
@@ -61,7 +61,7 @@ class ServingPair:
     not_after: datetime
 
     def valid_at(self, now: datetime) -> bool:
-        """Whether callers whose clocks are right accept it by its dates."""
+        """Whether it is valid at that time."""
         return self.not_before <= now < self.not_after
 
 
@@ -74,12 +74,12 @@ def issue(names: Iterable[str], *, validity: timedelta, now: datetime) -> Issued
         now: aware.
 
     Raises:
-        ValueError: no name at all, or one that is neither DNS name nor address.
+        ValueError: there is no name, or one is neither a DNS name nor an IP address.
     """
     subjects = sorted(names)
     if not subjects:
         raise ValueError("a serving certificate needs at least one DNS name or IP address")
-    # A name of its own: chains of the old and the new authority must not be mixed up.
+    # A unique name: chains of the old and the new authority must not be confused.
     authority = make_authority(
         f"{_AUTHORITY}{x509.random_serial_number():x}"[:64], validity=validity, now=now
     )
@@ -100,23 +100,23 @@ def fingerprint(certificate: x509.Certificate) -> str:
 
 
 def read_chain(pem: bytes) -> list[x509.Certificate]:
-    """The certificates, in order, at least one.
+    """The certificates, in order; at least one.
 
     Raises:
-        ValueError: there is none, or one that cannot be read.
+        ValueError: there is no certificate, or one is malformed.
     """
     try:
         found = x509.load_pem_x509_certificates(pem)
     except UNREADABLE_ERRORS as error:
         raise ValueError(str(error)) from error
-    # One without its end is passed over, but not by OpenSSL, which is to serve it.
+    # cryptography skips a truncated certificate, but OpenSSL does not accept the file.
     if len(found) < pem.count(_BEGIN):
         raise ValueError("a certificate is cut off")
     return found
 
 
 def read_bundle(pem: bytes) -> dict[str, x509.Certificate]:
-    """The certificates of a bundle by fingerprint, in order; empty when it cannot be read."""
+    """The certificates of a bundle by fingerprint, in order; empty if it is malformed."""
     try:
         return {fingerprint(found): found for found in read_chain(pem)}
     except ValueError:
@@ -124,7 +124,7 @@ def read_bundle(pem: bytes) -> dict[str, x509.Certificate]:
 
 
 def own_authorities(bundles: Iterable[bytes]) -> bytes:
-    """PEM of the authorities in some bundles that replicas of this webhook have made."""
+    """PEM of the authorities in these bundles that replicas of this webhook issued."""
     found = {digest: one for bundle in bundles for digest, one in read_bundle(bundle).items()}
     return write_bundle(one for one in found.values() if _is_own(one))
 
@@ -132,7 +132,7 @@ def own_authorities(bundles: Iterable[bytes]) -> bytes:
 def _is_own(certificate: x509.Certificate) -> bool:
     try:
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    except UNREADABLE_ERRORS:  # read only now
+    except UNREADABLE_ERRORS:  # raised when a field is first read
         return False
     return any(str(name.value).startswith(_AUTHORITY) for name in names)
 
@@ -145,7 +145,7 @@ def write_bundle(certificates: Iterable[x509.Certificate]) -> bytes:
 def read_serving_pair(
     certificate: bytes, key: bytes, authorities: Mapping[str, x509.Certificate]
 ) -> ServingPair | None:
-    """Facts of a serving pair; None when it is broken, or no authority of the bundle signed it."""
+    """The serving pair; None if it is malformed or no authority of the bundle signed it."""
     try:
         found = read_chain(certificate)[0]
         private = serialization.load_pem_private_key(key, password=None)
@@ -163,7 +163,7 @@ def read_serving_pair(
         authority,
         frozenset(str(name.value) for name in names),
         found.not_valid_before_utc,
-        # The chain is no longer good once its authority has expired.
+        # A chain is valid only as long as its authority.
         min(found.not_valid_after_utc, authorities[authority].not_valid_after_utc),
     )
 

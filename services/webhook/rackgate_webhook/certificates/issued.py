@@ -58,7 +58,7 @@ from rackgate_webhook.certificates.webhook_configurations import (
 from rackgate_webhook.settings import CertificateSettings
 
 MAX_STEPS: Final = 5
-# Certificates are backdated by more than this.
+# Less than the time by which certificates are backdated.
 MAX_SKEW: Final = timedelta(minutes=2)
 
 log = structlog.get_logger()
@@ -66,14 +66,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _StoredSecret:
-    """The Secret as read: None without one. The object is kept to write back what is not ours."""
+    """The Secret as read; None without one. The object keeps fields of others for the write."""
 
     object: dict[str, Any] | None
     secret: TlsSecret
 
 
 class IssuedCertificateManager(CertificateManager):
-    """One replica's part in the rotation of certificates that the replicas issue themselves."""
+    """One replica's certificate, if the replicas issue it themselves."""
 
     def __init__(
         self,
@@ -84,15 +84,15 @@ class IssuedCertificateManager(CertificateManager):
     ) -> None:
         super().__init__(client, settings, context, selector)
         self._renew_at: datetime | None = None
-        # Authorities that all webhook configurations carry, and since when by the monotonic clock:
-        # wall clocks of replicas may differ.
+        # Authorities that all webhook configurations contain, and since when. The time is
+        # monotonic, because wall clocks of replicas may differ.
         self._trusted_since: dict[str, float] = {}
         self._last_secret: TlsSecret | None = None
         self._trusted_bundle = b""
         self._clock_ahead = timedelta()
 
     async def reconcile(self, check: SelfCheck) -> None:
-        """Bring Secret, served certificate and webhook configurations as far as they may go now.
+        """Take each step of the rotation that is due now.
 
         Raises:
             KubeError: the API server rejected a request, or did not answer.
@@ -100,14 +100,14 @@ class IssuedCertificateManager(CertificateManager):
         secret = (await self._advance_secret()).secret
         pairs, rules = secret.pairs, self._settings.rules
         if pairs.serving is None:
-            # Others write it faster than this replica can: it must not spread what is broken.
+            # Every write conflicted, and the pair in the Secret is unusable: do not publish it.
             self._renew_at = None
             return
         certificate, key = secret.data[CERTIFICATE], secret.data[KEY]
         if certificate == self._served or not self._keeps_last_pair(pairs, pairs.serving):
             self._serve(certificate, key, pairs.serving.not_after)
             self._last_secret = secret
-        # While a pair waits to be used there is no quiet time.
+        # While the next pair is published and not yet served, a step may be due soon.
         quiet = pairs.upcoming is None and certificate == self._served
         self._renew_at = due_at(pairs.serving, rules) if quiet else None
         self.bundle = secret.bundle
@@ -124,7 +124,7 @@ class IssuedCertificateManager(CertificateManager):
         return self._renew_at
 
     def _keeps_last_pair(self, pairs: TlsPairs, in_use: ServingPair) -> bool:
-        """Whether callers do not know the pair in use yet, and trust the one served here."""
+        """Whether callers do not trust the pair in use yet, but trust the one served here."""
         own = None if self._last_secret is None else self._last_secret.pairs.serving
         return (
             own is not None
@@ -135,18 +135,18 @@ class IssuedCertificateManager(CertificateManager):
 
     @property
     def _propagated_authorities(self) -> frozenset[str]:
-        """Authorities that all configurations have carried for so long that callers know them."""
+        """Authorities that all configurations have contained for at least the settling time."""
         patient = clock.monotonic() - self._settings.settle
         return frozenset(
             digest for digest, since in self._trusted_since.items() if since <= patient
         )
 
     async def _advance_secret(self) -> _StoredSecret:
-        """The Secret once nothing is left to do to it."""
+        """The Secret, after all steps that are due."""
         for _ in range(MAX_STEPS):
             stored = await self._read()
             step = self._next_step(stored.secret)
-            # What was found out holds as long as the clock is wrong: somebody may set it right.
+            # Valid only as long as the clock is wrong: an administrator may correct it.
             known = (
                 await self._compare_clocks()
                 if step is not RotationStep.KEEP or self._clock_ahead
@@ -167,19 +167,19 @@ class IssuedCertificateManager(CertificateManager):
             try:
                 await self._write(stored, desired)
             except ConflictError:
-                continue  # another replica was faster: read again
+                continue  # another replica wrote first: read again
             except KubeError as error:
                 serving = stored.secret.pairs.serving
                 if serving is None or not serving.valid_at(self._now()):
                     raise
-                # There is time: what can be served is served, and trusted, until it may be written.
+                # The write is not urgent: the current pair is served and trusted until it succeeds.
                 self._log_failure("write", str(error))
                 return stored
             self._log_failure("write", "")
         return await self._read()
 
     def _is_not_yet_valid(self, secret: TlsSecret) -> bool:
-        """Whether its pair is not valid yet by this clock, which may be the wrong one."""
+        """Whether its pair is not valid yet by the local clock, which may be wrong."""
         serving = secret.pairs.serving
         return serving is not None and serving.not_before > self._now()
 
@@ -190,7 +190,7 @@ class IssuedCertificateManager(CertificateManager):
         )
 
     def _next_secret(self, secret: TlsSecret) -> TlsSecret | None:
-        """What the Secret should hold next; None when it may stay."""
+        """The next content of the Secret; None if it needs no change."""
         step, now = self._next_step(secret), self._now()
         if step is RotationStep.KEEP:
             return None
@@ -201,8 +201,8 @@ class IssuedCertificateManager(CertificateManager):
             return prune_expired(secret, now)
         if step is RotationStep.PUBLISH:
             return with_next_pair(secret, self._issue(secret.pairs), now)
-        # Somebody deleted or damaged the Secret. The pair that this replica serves is trusted:
-        # it stays in use until the new one is trusted, too.
+        # The Secret was deleted or damaged. The pair that this replica serves is trusted:
+        # it stays in use until the new pair is trusted, too.
         others = own_authorities((self._trusted_bundle, secret.bundle))
         last = self._last_secret
         serving = None if last is None else last.pairs.serving
@@ -215,13 +215,13 @@ class IssuedCertificateManager(CertificateManager):
         return issue(names, validity=timedelta(seconds=self._settings.validity), now=self._now())
 
     def _now(self) -> datetime:
-        """The API server's time, as far as it is known to differ from this machine's."""
+        """The time of the API server if it is known to differ, else the local time."""
         return clock.now() - self._clock_ahead
 
     async def _compare_clocks(self) -> bool:
-        """Ask for the API server's time: a wrong clock here must not expire what others use.
+        """Read the time of the API server: a wrong local clock must not expire a pair in use.
 
-        It is the creation time of a Secret that is not created.
+        It is the creationTimestamp in the response to a dry run that creates a Secret.
 
         Returns:
             Whether it is known.
@@ -282,13 +282,13 @@ class IssuedCertificateManager(CertificateManager):
         """Write the bundle into every webhook configuration that differs.
 
         Returns:
-            Names of webhook configurations that exist and do not carry the whole bundle yet.
+            Names of webhook configurations that exist and do not contain the whole bundle yet.
         """
         whole = frozenset(read_bundle(bundle))
         found = [
             (named.name, trusted_authorities(named.configuration))
             for named in await self._configurations.apply_bundle(lambda _: bundle)
-            # Through one without webhooks nobody calls.
+            # A configuration without webhooks causes no calls.
             if named.configuration is CHANGED_MEANWHILE or bundles_of(named.configuration)
         ]
         carried = whole.intersection(*(there for _, there in found))
@@ -303,5 +303,5 @@ def _published_at(annotations: Mapping[str, object]) -> datetime | None:
         return None
     try:
         return parse_rfc3339(text)
-    except (ValueError, OverflowError):  # the latter at either end of all years
+    except (ValueError, OverflowError):  # OverflowError near year 1 or 9999
         return None

@@ -1,4 +1,4 @@
-"""What both certificate managers share: the loop, the served pair, the problem, the watches."""
+"""The base of both certificate managers: loop, served pair, problem, watches."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ SelfCheck = Callable[[bytes], Awaitable[str]]
 
 
 class CertificateManager(ABC):
-    """One replica's certificate, kept in step with Secret and webhook configurations.
+    """One replica's certificate, reconciled with the Secret and the webhook configurations.
 
     Attributes:
-        context: TLS context of the server; certificates are changed under it while it serves.
+        context: TLS context of the server; its certificate changes while it serves.
         loaded: whether it has a certificate.
-        problem: why the webhook must not be called yet; empty when all is well.
-        bundle: PEM of the authorities that callers are to trust, as last read.
+        problem: why the webhook is not ready; empty when it is.
+        bundle: PEM of the authorities that callers should trust, as last read.
     """
 
     def __init__(
@@ -73,24 +73,24 @@ class CertificateManager(ABC):
         )
         self._served = b""
         self._served_until: datetime | None = None
-        # Until what went wrong is tried again: each time twice as long, once there is a pair.
+        # Pause before the next attempt. Once there is a pair, it doubles with each failure.
         self._backoff_s = 0.0
         self._logged_failures: dict[str, tuple[str, float]] = {}
 
     @property
     def selector_mismatch(self) -> str:
-        """Why configurations call for other namespaces than jobs are managed in; else empty."""
+        """How namespace selectors differ from those of managed jobs; empty if they agree."""
         return self._configurations.selector_mismatch
 
     async def run(self, check: SelfCheck, changed: asyncio.Event | None = None) -> None:
-        """Reconcile and check for ever; failures are logged and retried.
+        """Reconcile and check until cancelled. Failures are logged and retried.
 
         Args:
-            check: a TLS call to this very server trusting the given bundle; returns what went
-                wrong, empty when it was answered.
-            changed: set by whoever watches Secret and configurations: then nothing is asked of
-                the API server while all is well and no rotation is due. Without it they are
-                read every `check_interval`.
+            check: a TLS call to this server that trusts the given bundle; returns the failure, or
+                an empty string.
+            changed: set when the Secret or a configuration changes. Without failure and before a
+                rotation is due, no request is sent until then. If None, they are read every
+                `check_interval`.
         """
         every = self._settings.check_interval
         while True:
@@ -103,7 +103,7 @@ class CertificateManager(ABC):
                 longer_s = 2 * self._backoff_s if self.loaded.is_set() else 0.0
                 self._backoff_s = min(every, max(RETRY_S, longer_s))
             if not done:
-                # Whatever changes meanwhile: many replicas may be rejected alike.
+                # Changes do not shorten the pause: many replicas may fail for the same reason.
                 await asyncio.sleep(min(every, RETRY_S))
                 await _wait_for_change(changed, self._backoff_s - RETRY_S)
             elif changed is None:
@@ -113,7 +113,7 @@ class CertificateManager(ABC):
                 await _wait_for_change(changed, self._idle_s())
 
     async def _reconcile_once(self, check: SelfCheck) -> bool:
-        """Whether a step came to its end; else what went wrong is logged."""
+        """Whether a step succeeded; a failure is logged."""
         try:
             await self.reconcile(check)
         except (KubeError, OSError, ValueError) as error:
@@ -127,7 +127,7 @@ class CertificateManager(ABC):
         return True
 
     def _log_failure(self, about: str, error: str) -> None:
-        """Log what went wrong when it is new, and now and then; empty when all is well again."""
+        """Log a failure when it is new, and repeatedly at long intervals; empty after recovery."""
         logged, logged_at = self._logged_failures.get(about, ("", 0.0))
         now = clock.monotonic()
         if error and (error != logged or now - logged_at > IDLE_S):
@@ -138,7 +138,7 @@ class CertificateManager(ABC):
 
     @abstractmethod
     async def reconcile(self, check: SelfCheck) -> None:
-        """Bring everything as far as it may go now.
+        """Take each step that is due now.
 
         Raises:
             KubeError: the API server rejected a request, or did not answer.
@@ -146,10 +146,10 @@ class CertificateManager(ABC):
 
     @abstractmethod
     def _next_due_at(self) -> datetime | None:
-        """When time alone gives something to do; None for soon."""
+        """When the next step is due without any change; None if it may be soon."""
 
     def _idle_s(self) -> float:
-        """Seconds until time alone gives something to do."""
+        """Seconds until the next step is due without any change."""
         every = self._settings.check_interval
         if self.problem:
             return self._backoff_s
@@ -159,7 +159,7 @@ class CertificateManager(ABC):
         return min(max((due_at - clock.now()).total_seconds(), every), IDLE_S)
 
     def _now(self) -> datetime:
-        """By which certificates are judged."""
+        """The time by which certificates are valid or expired."""
         return clock.now()
 
     async def _read_object(self) -> dict[str, Any] | None:
@@ -169,13 +169,13 @@ class CertificateManager(ABC):
         except NotFoundError:
             return None
         found = msgspec.json.decode(body)
-        # Without metadata it would be written back whatever others have written since.
+        # Without a resourceVersion, a later write would overwrite changes of others.
         if isinstance(found, dict) and isinstance(found.get("metadata"), dict):
             return found
         raise ValueError(f"GET {self._path}: expected an object with metadata")
 
     def _serve(self, certificate: bytes, key: bytes, expires_at: datetime) -> None:
-        """Load the pair when it is not the one served; connections go on undisturbed."""
+        """Load the pair unless it is served already. Open connections continue."""
         if certificate == self._served:
             return
         load_pair(self.context, certificate, key)
@@ -186,7 +186,7 @@ class CertificateManager(ABC):
 
 
 async def _wait_for_change(changed: asyncio.Event | None, within_s: float) -> None:
-    """Wait for a change, or so long."""
+    """Wait for a change, or until the timeout."""
     if changed is None:
         await asyncio.sleep(max(within_s, 0.0))
         return
@@ -196,7 +196,7 @@ async def _wait_for_change(changed: asyncio.Event | None, within_s: float) -> No
 
 
 class _Object(View, frozen=True):
-    """What is needed of a followed object; a Secret's data is not even decoded."""
+    """The fields needed of a watched object. The data of a Secret is not decoded."""
 
     metadata: Meta = Meta()
 
@@ -207,7 +207,7 @@ _decode = msgspec.json.Decoder(_Object).decode
 async def watch_secret_and_configurations(
     client: Client, settings: CertificateSettings, changed: asyncio.Event
 ) -> None:
-    """Set `changed` whenever Secret or configurations come, change or go, until cancelled."""
+    """Set `changed` on every event of the Secret and the configurations, until cancelled."""
     targets: list[tuple[Resource, str | None, str]] = [
         (SECRETS, settings.namespace, settings.secret_name)
     ]

@@ -1,8 +1,8 @@
-"""Serves a certificate that somebody else issues and rotates: cert-manager, an administrator.
+"""Serves a certificate that cert-manager or an administrator issues and rotates.
 
-The Secret is only read. Its owner may change it at any time: certificate and authorities may both
-be new at once. Callers reject a pair whose authority they do not trust yet, so a replica keeps
-serving its pair, as long as that is valid, until the webhook configurations trust the new one.
+The Secret is only read. Its owner may replace certificate and authorities at any time, also both in
+one write. Callers reject a pair whose authority they do not trust yet. So a replica keeps serving
+its current pair, while that is valid, until the webhook configurations trust the new one.
 
 The functions up to `may_switch` decide and are pure; `ProvidedCertificateManager` acts.
 """
@@ -41,8 +41,8 @@ from rackgate_webhook.certificates.webhook_configurations import (
 from rackgate_webhook.settings import CertificateSettings
 
 MAX_OTHERS: Final = 4
-# Authorities that left the Secret stay in the webhook configurations so many settling times longer:
-# other replicas may be later than this one.
+# Authorities that were removed from the Secret stay in the webhook configurations for so many
+# settling times: other replicas may still serve the old pair.
 RETIRE_AFTER: Final = 10
 
 log = structlog.get_logger()
@@ -54,7 +54,7 @@ class ProvidedPair:
 
     Attributes:
         problem: why it cannot be served; empty when it can.
-        certificate: PEM of the serving certificate and of those between it and its authority.
+        certificate: PEM of the serving certificate and of its intermediates.
         key: PEM.
         authorities: PEM of `ca.crt`; empty without one.
         not_after: when the serving certificate expires, aware; None when it cannot be read.
@@ -70,7 +70,7 @@ class ProvidedPair:
 def read_provided_pair(
     data: Mapping[str, bytes], names: Iterable[str], now: datetime
 ) -> ProvidedPair:
-    """Judge the fields of a Secret.
+    """Check the fields of a Secret.
 
     Args:
         data: decoded.
@@ -129,13 +129,13 @@ def _wildcard_of(name: str) -> str:
 def merge_bundle(
     provided: ProvidedPair, carried: Iterable[bytes], now: datetime, *, keep: bool
 ) -> bytes:
-    """The bundle that a webhook configuration should carry while an offer is there.
+    """The bundle that a webhook configuration should contain while a pair is provided.
 
     Args:
         provided: has authorities.
-        carried: the bundles that its webhooks carry now.
+        carried: the bundles that its webhooks contain now.
         now: aware.
-        keep: other authorities that are there and still valid stay, 4 at most.
+        keep: at most 4 other authorities that it contains stay while they are valid.
     """
     offered = read_bundle(provided.authorities)
     others = {
@@ -149,13 +149,13 @@ def merge_bundle(
 
 @dataclass(frozen=True, slots=True)
 class TrustState:
-    """Who would trust what.
+    """Which pairs callers trust.
 
     Attributes:
         offered: every webhook of every webhook configuration trusts the offered pair.
         served: any of them trusts the pair that is served.
-        any: there are webhook configurations at all.
-        since: how long `offered` has been so, as this replica has seen it.
+        any: a webhook configuration exists.
+        since: for how long this replica has seen `offered` as true.
     """
 
     offered: bool
@@ -167,24 +167,24 @@ class TrustState:
 def may_switch(
     trust: TrustState, served_until: datetime | None, *, now: datetime, settle: timedelta
 ) -> bool:
-    """Whether the offered pair, which can be served, replaces the served one now.
+    """Whether to replace the served pair with the provided one, which is usable.
 
     Args:
-        trust: who would trust what.
+        trust: which pairs callers trust.
         served_until: expiry of the served pair; None when there is none.
         now: aware.
-        settle: time that API servers get to see a webhook configuration that has changed.
+        settle: time after which API servers have seen a changed webhook configuration.
     """
     if served_until is None or served_until <= now or not trust.any:
         return True
     if trust.offered:
         return trust.since >= settle
-    # Whoever writes the bundle took the old authority away: waiting longer helps nobody.
+    # The old authority was removed from the bundle: a longer wait has no benefit.
     return not trust.served
 
 
 class ProvidedCertificateManager(CertificateManager):
-    """One replica's certificate, when it is another's to issue."""
+    """One replica's certificate, if another tool issues it."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class ProvidedCertificateManager(CertificateManager):
         self._logged_problem = ""
 
     async def reconcile(self, check: SelfCheck) -> None:
-        """Serve what the Secret offers as soon as callers trust it, and check.
+        """Serve the pair of the Secret as soon as callers trust it, and check.
 
         Raises:
             KubeError: the API server rejected a request, or did not answer.
@@ -218,7 +218,7 @@ class ProvidedCertificateManager(CertificateManager):
         )
 
     def _next_due_at(self) -> datetime | None:
-        # What is wrong with the Secret may be over in time: a certificate that is not valid yet.
+        # A problem may end without a change of the Secret: a certificate that is not valid yet.
         if (
             self._logged_problem
             or self._trusted_since[0] != self._served
@@ -229,7 +229,7 @@ class ProvidedCertificateManager(CertificateManager):
 
     @property
     def _keeps_old_authorities(self) -> bool:
-        """Whether authorities that left the Secret are still kept."""
+        """Whether authorities that were removed from the Secret are still in the bundle."""
         kept_s = RETIRE_AFTER * self._settings.settle
         return clock.monotonic() - self._changed_at < kept_s
 
@@ -256,7 +256,7 @@ class ProvidedCertificateManager(CertificateManager):
         return merge_bundle(provided, bundles_of(configuration), clock.now(), keep=keep)
 
     def _serve_if_trusted(self, provided: ProvidedPair, found: list[NamedConfiguration]) -> None:
-        """Serve the offered pair if it may be served by now."""
+        """Serve the provided pair if `may_switch` allows it."""
         if provided.certificate == self._served:
             self._trusted_since = (self._served, self._trusted_since[1])
             return
@@ -292,7 +292,7 @@ class ProvidedCertificateManager(CertificateManager):
     async def _callers_problem(
         self, provided: ProvidedPair, found: list[NamedConfiguration], check: SelfCheck
     ) -> str:
-        """What stands between callers and this replica, by what the configurations carry."""
+        """Why callers cannot call this replica, given the bundles of the configurations."""
         checked: set[bytes] = set()
         for there in found:
             for bundle in _bundles_in(there):
@@ -304,21 +304,21 @@ class ProvidedCertificateManager(CertificateManager):
                     if failure := await check(bundle):
                         return f"TLS call to itself, trusting {there.name}: {failure}"
         if not checked:
-            # Nobody calls us; the certificate is checked against what came with it.
+            # There are no callers: check the certificate against the authorities of the Secret.
             self.bundle = provided.authorities or self._served
             failure = await check(self.bundle)
             return f"TLS call to itself: {failure}" if failure else ""
         return ""
 
     def _log_problem(self, problem: str) -> None:
-        """Log what is wrong with the Secret, once."""
+        """Log a problem of the Secret once."""
         if problem and problem != self._logged_problem:
             log.warning("provided_certificate_rejected", problem=problem)
         self._logged_problem = problem
 
 
 def _bundles_in(named: NamedConfiguration) -> list[bytes]:
-    """Bundles of the webhooks; an empty one if the configuration changed between read and write."""
+    """Bundles of the webhooks; empty if the configuration changed between read and write."""
     changing = named.configuration is CHANGED_MEANWHILE
     return [b""] if changing else bundles_of(named.configuration)
 

@@ -1,14 +1,15 @@
 """The Secret that replicas share, and the steps of a rotation. Pure.
 
-A rotation never has a moment in which a caller's bundle and the served certificate do not fit:
+During a rotation, the bundle of every caller trusts the served certificate at all times:
 
-1. *publish*: the next pair is made, and its authority joins the bundle beside the one in use;
+1. *publish*: the next pair is issued, and its authority is added to the bundle;
 2. the bundle is written into every webhook configuration, and `settle` passes;
 3. *switch*: the next pair becomes the served one;
-4. *prune*: the old authority leaves the bundle when it expires, so a late replica stays trusted.
+4. *prune*: the old authority is removed from the bundle when it expires, so a late replica stays
+trusted.
 
-Where nothing usable is there, *issue* makes a pair that is served at once. `next_step` decides what
-is due; `with_issued_pair`, `with_next_pair`, `switch_pair` and `prune_expired` carry it out.
+If the Secret has no usable pair, *issue* creates one that is served at once. `next_step` decides
+what is due; `with_issued_pair`, `with_next_pair`, `switch_pair` and `prune_expired` carry it out.
 """
 
 from __future__ import annotations
@@ -40,21 +41,21 @@ MAX_AUTHORITIES: Final = 4
 
 
 class RotationStep(StrEnum):
-    """What to do with the Secret now."""
+    """The next change of the Secret."""
 
     KEEP = "keep"
-    ISSUE = "issue"  # nothing usable is there: make a pair and use it at once
-    PUBLISH = "publish"  # make the next pair, its authority joins the bundle
+    ISSUE = "issue"  # no usable pair: issue one and serve it at once
+    PUBLISH = "publish"  # issue the next pair and add its authority to the bundle
     SWITCH = "switch"  # the next pair becomes the served one
-    PRUNE = "prune"  # drop authorities that have expired
+    PRUNE = "prune"  # remove expired authorities from the bundle
 
 
 @dataclass(frozen=True, slots=True)
 class TlsPairs:
-    """What the Secret holds, as far as it is usable.
+    """The usable content of the Secret.
 
     Attributes:
-        serving: the pair in use; None when missing or broken.
+        serving: the pair in use; None if missing or malformed.
         upcoming: the pair that is published but not yet in use.
         authorities: expiry of every authority in the bundle, by fingerprint.
     """
@@ -83,11 +84,11 @@ def next_step(
     """Decide what the Secret needs.
 
     Args:
-        pairs: what it holds.
+        pairs: its usable content.
         rules: when to rotate.
         now: the wall clock, aware.
-        propagated: fingerprints that every existing webhook configuration has carried for so long
-            that API servers have seen it.
+        propagated: fingerprints that every existing webhook configuration has contained for at
+            least the settling time.
     """
     upcoming = pairs.upcoming
     if upcoming is not None and not _usable(upcoming, rules, now):
@@ -104,7 +105,7 @@ def next_step(
 
 
 def due_at(serving: ServingPair, rules: RotationRules) -> datetime:
-    """When the next pair is published: before expiry, and not in the first half of its life."""
+    """When to publish the next pair: before expiry, and not in the first half of the validity."""
     half = serving.not_before + (serving.not_after - serving.not_before) / 2
     return max(half, serving.not_after - rules.renew_before)
 
@@ -116,8 +117,8 @@ def _usable(pair: ServingPair, rules: RotationRules, now: datetime) -> bool:
 def names_to_issue(pairs: TlsPairs, rules: RotationRules) -> frozenset[str]:
     """Names of the next certificate.
 
-    Replicas of two configurations (a rolling upgrade) would undo each other's certificate if
-    each asked only for its own names: where names are what is missing, those there stay.
+    In a rolling upgrade, replicas may have different names configured. If only names are missing,
+    the names of the current certificate stay, so replicas do not undo each other's certificate.
     """
     names = rules.names
     if pairs.upcoming is not None:
@@ -129,7 +130,7 @@ def names_to_issue(pairs: TlsPairs, rules: RotationRules) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class TlsSecret:
-    """PEM bytes by field name; absent fields are missing. `published_at`, for people, is aware."""
+    """PEM bytes by field name, if present. `published_at` is aware, and for people only."""
 
     data: Mapping[str, bytes] = field(default_factory=dict)
     published_at: datetime | None = None
@@ -141,7 +142,7 @@ class TlsSecret:
 
     @property
     def pairs(self) -> TlsPairs:
-        """What of it is usable."""
+        """The usable content."""
         authorities = read_bundle(self.bundle)
         return TlsPairs(
             read_serving_pair(self._get(CERTIFICATE), self._get(KEY), authorities),
@@ -154,7 +155,7 @@ class TlsSecret:
 
 
 def read_secret(data: Mapping[str, object], published_at: datetime | None) -> TlsSecret:
-    """Decode the base64 values of a Secret; what is no base64 counts as absent."""
+    """Decode the base64 values of a Secret; malformed values count as absent."""
     fields: dict[str, bytes] = {}
     for name, value in data.items():
         if not isinstance(value, str):
@@ -172,7 +173,7 @@ def secret_data(secret: TlsSecret) -> dict[str, Any]:
 
 
 def with_authorities(secret: TlsSecret, others: bytes) -> TlsSecret:
-    """The Secret with authorities (PEM) before its own: other replicas may serve their pairs."""
+    """The Secret with these authorities (PEM) first: other replicas may serve their pairs."""
     known = {**read_bundle(others), **read_bundle(secret.bundle)}
     return replace(secret, data={**secret.data, BUNDLE: write_bundle(known.values())})
 
@@ -180,13 +181,13 @@ def with_authorities(secret: TlsSecret, others: bytes) -> TlsSecret:
 def with_issued_pair(
     secret: TlsSecret, pair: IssuedPair, now: datetime, known: bytes = b""
 ) -> TlsSecret:
-    """A new pair in use at once; authorities that are still valid stay trusted.
+    """The Secret with a new pair in use; authorities that are still valid stay trusted.
 
     Args:
-        secret: what is left of it.
-        pair: new.
+        secret: as read.
+        pair: the new one.
         now: aware.
-        known: PEM of authorities that stay: other replicas may serve their pairs.
+        known: PEM of authorities to keep: other replicas may serve their pairs.
     """
     kept = replace(secret, data={**secret.data, BUNDLE: known})
     return TlsSecret(
@@ -199,7 +200,7 @@ def with_issued_pair(
 
 
 def with_next_pair(secret: TlsSecret, pair: IssuedPair, now: datetime) -> TlsSecret:
-    """The next pair beside the one in use, its authority in the bundle."""
+    """The Secret with a next pair, and its authority in the bundle."""
     data = {
         **secret.data,
         BUNDLE: _merged_bundle(secret, pair, now),
@@ -210,7 +211,7 @@ def with_next_pair(secret: TlsSecret, pair: IssuedPair, now: datetime) -> TlsSec
 
 
 def switch_pair(secret: TlsSecret) -> TlsSecret:
-    """The next pair in use."""
+    """The Secret with the next pair in use."""
     moved = {CERTIFICATE: secret.data[NEXT_CERTIFICATE], KEY: secret.data[NEXT_KEY]}
     kept = {
         name: value
@@ -221,7 +222,7 @@ def switch_pair(secret: TlsSecret) -> TlsSecret:
 
 
 def prune_expired(secret: TlsSecret, now: datetime) -> TlsSecret:
-    """The bundle without authorities that have expired."""
+    """The Secret without expired authorities."""
     alive = [
         found for found in read_bundle(secret.bundle).values() if found.not_valid_after_utc > now
     ]
@@ -229,7 +230,7 @@ def prune_expired(secret: TlsSecret, now: datetime) -> TlsSecret:
 
 
 def _merged_bundle(secret: TlsSecret, pair: IssuedPair, now: datetime) -> bytes:
-    """The new authority, the one in use, then others that are still valid: 4 at most."""
+    """The new authority, the one in use, then others that are still valid; at most 4."""
     alive = {
         digest: found
         for digest, found in read_bundle(secret.bundle).items()

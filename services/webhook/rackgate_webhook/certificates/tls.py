@@ -1,4 +1,4 @@
-"""TLS: contexts, whether callers would trust a pair, and the webhook's call to itself."""
+"""TLS contexts, the check whether callers trust a pair, and the webhook's call to itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REVIEW: Final = msgspec.json.encode(
 
 
 def server_context() -> ssl.SSLContext:
-    """A server context without a certificate yet; TLS 1.2 at least."""
+    """A server context without a certificate, for TLS 1.2 or later."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -37,7 +37,7 @@ def server_context() -> ssl.SSLContext:
 
 
 def client_context(bundle: bytes) -> ssl.SSLContext:
-    """A client context that trusts nothing but the bundle (PEM).
+    """A client context that trusts only the bundle (PEM).
 
     Raises:
         ssl.SSLError: the bundle holds no certificate.
@@ -49,10 +49,10 @@ def client_context(bundle: bytes) -> ssl.SSLContext:
 
 
 def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Serve this pair (PEM) to connections that are opened from now on.
+    """Serve this pair (PEM) on new connections.
 
-    The standard library reads certificates from files only; this one lives in memory where the
-    system can do that, so no key reaches a disk and a read-only root file system will do.
+    The standard library reads certificates from files only. This file is in memory where the system
+    supports it, so no key is written to disk and the root file system may be read-only.
 
     Raises:
         ssl.SSLError: the pair is unusable.
@@ -75,14 +75,14 @@ def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 @lru_cache(maxsize=16)
 def trust_failure(certificate: bytes, key: bytes, name: str, bundle: bytes) -> str:
-    """Why a caller that trusts `bundle` would reject the pair; empty when it would not.
+    """Why a caller that trusts `bundle` rejects the pair; empty if it accepts it.
 
-    It goes by the time of the machine, and is remembered: ask again with another pair or bundle.
+    The result depends on the local time and is cached by pair and bundle.
 
     Args:
         certificate: PEM, chain included.
         key: PEM.
-        name: DNS name or IP address that is called.
+        name: DNS name or IP address that the caller uses.
         bundle: PEM.
     """
     if not bundle.strip():
@@ -114,15 +114,15 @@ def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> Non
 
 
 async def call_self(port: int, name: str, bundle: bytes) -> str:
-    """Ask the webhook on a loopback port to answer a review that concerns nobody.
+    """Send a review without effect to the webhook on a loopback port.
 
     Args:
         port: where it listens on 127.0.0.1.
         name: DNS name or IP address that its certificate must have.
-        bundle: PEM of the authorities to trust, and no other.
+        bundle: PEM of the authorities to trust.
 
     Returns:
-        What went wrong; empty when it answered as it should.
+        The failure; empty if the response was correct.
     """
     try:
         async with asyncio.timeout(TIMEOUT_S):

@@ -1,4 +1,4 @@
-"""The webhook configurations that call us: what they carry, and the CA bundle written into them."""
+"""The webhook configurations that call this service, and their CA bundles."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from rackgate.kube.errors import ConflictError, NotFoundError, UnprocessableErro
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate_webhook.certificates.certificates import read_bundle
 
-# cert-manager's annotations that ask its cainjector for the bundle.
+# Annotations with which cert-manager's cainjector writes the bundle.
 _CAINJECTOR_ANNOTATIONS: Final = (
     "cert-manager.io/inject-ca-from",
     "cert-manager.io/inject-ca-from-secret",
     "cert-manager.io/inject-apiserver-ca",
 )
-# Of what the webhooks are called about that follow the namespaces of managed jobs.
+# Resources whose webhooks select the namespaces of managed jobs.
 _JOB_GROUPS: Final = frozenset(kind.resource.group for kind in KINDS.values())
 Configuration = Mapping[str, Any]
-# The bundle that a configuration should carry; None to leave it as it is.
+# The bundle that a configuration should contain; None if it is not to be changed.
 DesiredBundle = Callable[[Configuration], bytes | None]
 CHANGED_MEANWHILE: Final[Configuration] = {}
 
@@ -38,15 +38,15 @@ log = structlog.get_logger()
 
 
 def is_cainjector_managed(configuration: Configuration) -> bool:
-    """Whether cert-manager has been asked to write the configuration's bundle."""
+    """Whether cert-manager writes the bundle of the configuration."""
     annotations = annotations_of(configuration)
     return any(key in annotations for key in _CAINJECTOR_ANNOTATIONS)
 
 
 def bundle_patch(configuration: Configuration, bundle: bytes) -> list[JsonPatchOp]:
-    """JSON patch that puts the bundle into every webhook of a configuration; empty if there.
+    """JSON patch that sets the bundle of every webhook; empty if all have it already.
 
-    Bound to the version read, because webhooks are addressed by their position.
+    Bound to the resourceVersion that was read, because webhooks are addressed by index.
     """
     desired = base64.b64encode(bundle).decode("ascii")
     operations: list[JsonPatchOp] = [
@@ -70,16 +70,16 @@ def selector_mismatch(
     selector: NamespaceSelector,
     unmanaged: Collection[str] = UNMANAGED_NAMESPACES,
 ) -> str:
-    """Which webhook is called for other namespaces than jobs are managed in; empty when none is.
+    """Which webhook selects other namespaces than those of managed jobs; empty if none does.
 
     Args:
         name: of the configuration.
-        configuration: as it is now.
+        configuration: the current object.
         selector: as configured for the services.
-        unmanaged: namespaces that configurations leave out, because nothing is managed there.
+        unmanaged: namespaces without managed jobs, which configurations exclude.
     """
     if selector.everything:
-        return ""  # a cluster may have narrowed its webhooks by itself
+        return ""  # an administrator may have narrowed the webhooks
     for webhook in items(configuration, "webhooks"):
         groups = {group for rule in items(webhook, "rules") for group in rule.get("apiGroups", ())}
         found = section(webhook, "namespaceSelector")
@@ -87,7 +87,7 @@ def selector_mismatch(
             return (
                 f'webhook "{webhook.get("name")}" of configuration "{name}" has another '
                 f"namespaceSelector than managedJobsNamespaceSelector, which is {selector}: set "
-                "both to the same, and that of the assigner (deploy/namespaces does)"
+                "webhook, configuration and assigner to the same selector (see deploy/namespaces)"
             )
     return ""
 
@@ -115,11 +115,11 @@ def _decode_base64(value: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class NamedConfiguration:
-    """An existing configuration.
+    """A webhook configuration that exists.
 
     Attributes:
         name: of the object.
-        configuration: as it is now; `CHANGED_MEANWHILE` when it changed under our hands.
+        configuration: the current object; `CHANGED_MEANWHILE` if the write conflicted.
     """
 
     name: str
@@ -127,12 +127,12 @@ class NamedConfiguration:
 
 
 class WebhookConfigurations:
-    """The mutating and validating configurations of some names.
+    """The mutating and validating configurations with these names.
 
     Attributes:
         any_missing: when last read, one of the names had neither configuration.
-        selector_mismatch: when last read, why they are called for other namespaces than jobs are
-            managed in; empty when they are not.
+        selector_mismatch: when last read, how their namespace selectors differ from those of
+            managed jobs; empty if they agree.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class WebhookConfigurations:
         selector: NamespaceSelector | None = None,
         namespace: str = SYSTEM_NAMESPACE,
     ) -> None:
-        """Follow the configurations of these names.
+        """Prepare.
 
         Args:
             client: for webhook configurations.
@@ -160,11 +160,11 @@ class WebhookConfigurations:
     async def apply_bundle(self, desired: DesiredBundle) -> list[NamedConfiguration]:
         """Write the wanted bundle into every webhook configuration that differs.
 
-        Configurations that do not exist are waited for, but nothing calls us through them: they
-        hold up neither readiness nor a switch.
+        A configuration that does not exist causes no calls, so it delays neither readiness nor a
+        switch. It is written when it appears.
 
         Returns:
-            Those that exist.
+            The configurations that exist.
 
         Raises:
             KubeError: the API server rejected a request, or did not answer.
@@ -200,7 +200,7 @@ class WebhookConfigurations:
         path = resource.path(name=name)
         try:
             configuration: Configuration = msgspec.json.decode(await self._client.get(path))
-            # Where cert-manager has been asked to write it, nobody else should.
+            # If cert-manager writes the bundle, the webhook does not.
             bundle = None if is_cainjector_managed(configuration) else desired(configuration)
             operations = [] if bundle is None else bundle_patch(configuration, bundle)
             if operations:

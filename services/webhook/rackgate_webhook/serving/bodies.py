@@ -1,4 +1,4 @@
-"""The body of a request: read within limits of size, memory and time."""
+"""Reads the body of a request within limits of size, memory and time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 
 from aiohttp import StreamReader, web
 
-# Two objects of 3 MiB, the most that an API server accepts, and what is around them.
+# Two objects of 3 MiB, the limit of the API server, and the fields around them.
 MAX_BODY_BYTES: Final = 7 * 2**20
 SMALL_BYTES: Final = 2**15
-# So large bodies take 56 MiB at most, whoever sends them.
+# So large bodies use at most 56 MiB.
 MAX_LARGE_BODIES: Final = 8
 
 
 class RequestRejectedError(Exception):
-    """A request that is not answered with a review.
+    """The response to a request is an HTTP error instead of a review.
 
     Attributes:
         status: HTTP status.
@@ -31,22 +31,22 @@ class RequestRejectedError(Exception):
 
 
 class BodyReader:
-    """Reads bodies; large ones a few at a time, so that memory is bounded."""
+    """Reads bodies. Only a few large ones are read at a time, so that memory is bounded."""
 
     def __init__(self, max_large_bodies: int = MAX_LARGE_BODIES) -> None:
         """Prepare.
 
         Args:
-            max_large_bodies: how many of more than `SMALL_BYTES` are held.
+            max_large_bodies: how many of more than `SMALL_BYTES` may be in memory.
         """
         self._large_bodies = asyncio.Semaphore(max_large_bodies)
 
     @asynccontextmanager
     async def read_body(self, request: web.BaseRequest, timeout_s: float) -> AsyncIterator[bytes]:
-        """The whole body; a large one has its place until the block ends.
+        """The whole body. A large body counts toward the limit until the block ends.
 
         Raises:
-            RequestRejectedError: another type than JSON (415), too large (413), or too slow (408).
+            RequestRejectedError: not JSON (415), too large (413), or too slow (408).
         """
         if request.content_type != "application/json":
             raise RequestRejectedError(

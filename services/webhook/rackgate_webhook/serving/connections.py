@@ -1,9 +1,9 @@
-"""The connections of callers: accepted within a limit, each handed to aiohttp.
+"""Accepts connections of callers within a limit and passes each to aiohttp.
 
-aiohttp limits neither the number of connections nor the time that TLS handshakes and headers may
-take, and `TCPSite` passes none of asyncio's options for that (ADR 33). So connections are accepted
-here, and each has a protocol in front of aiohttp's that keeps its state and time. Only documented
-interfaces of asyncio and aiohttp are used.
+aiohttp limits neither the number of connections nor the time for TLS handshakes and headers, and
+`TCPSite` does not expose the options of asyncio for this (ADR 33). So connections are accepted
+here, and each has a protocol in front of aiohttp's protocol that records its state and time. Only
+documented interfaces of asyncio and aiohttp are used.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from rackgate.runtime.tasks import start
 
 BACKLOG: Final = 1024
 HANDSHAKE_S: Final = 4.0
-# For a request's headers, and for the way of an answer to its caller.
+# Limit for the headers of a request, and for sending a response.
 HEADERS_WITHIN_S: Final = 4.0
 LINGER_S: Final = 2.0
 CLOSE_S: Final = 2.0
-# Longer than the API server keeps an idle connection (90 s): then it is never we who close one
-# that a request is just being sent on.
+# Longer than the API server keeps an idle connection (90 s): so the webhook never closes one
+# while a request is being sent on it.
 KEEPALIVE_S: Final = 120.0
 READ_BYTES: Final = 2**14
-# A caller that has just connected sends its first request by then, and is not closed before.
+# A new connection is not closed before this time, so that its first request can arrive.
 FIRST_REQUEST_S: Final = 0.5
-EVICTION_CANDIDATES: Final = 4  # polling the sockets of all connections would take too long
+EVICTION_CANDIDATES: Final = 4  # polling all sockets would take too long
 EXHAUSTED_PAUSE_S: Final = 0.2
 FULL_PAUSE_S: Final = 0.02
-# A stopping server waits so long for requests under way.
+# A stopping server waits this long for requests under way.
 SHUTDOWN_TIMEOUT_S: Final = 10.0
-ABORT_TIMEOUT_S: Final = 0.1  # aiohttp takes 0 for no limit at all
+ABORT_TIMEOUT_S: Final = 0.1  # 0 means no limit in aiohttp
 IDLE_BEFORE_CLOSE_S: Final = 0.5
 
 OPEN: Final = metrics.gauge("webhook_connections", "Open connections of callers.")
@@ -61,12 +61,12 @@ CLOSED: Final = metrics.initialize_series(
 log = structlog.get_logger()
 
 _EXHAUSTED_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-# Without POLLRDHUP (not Linux) only a broken connection is known as one.
+# Without POLLRDHUP (not Linux) only a connection error is detected.
 _HUNG_UP: Final[int] = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
-    """Whether a log record of aiohttp is about more than a caller that does not speak HTTP."""
+    """Whether to keep a log record of aiohttp: not if a caller does not speak HTTP."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -75,24 +75,24 @@ _http_log.addFilter(_is_our_fault)
 
 
 class State(Enum):
-    """What a connection is doing."""
+    """State of a connection."""
 
     HANDSHAKE = auto()
     IDLE = auto()  # between two requests, or before the first
     READING = auto()  # the first byte of a request has arrived
     ANSWERING = auto()  # the server has the request's headers
-    SENDING = auto()  # the answer is on its way, or was the last of its connection
+    SENDING = auto()  # the response is being sent, or the connection closes after it
     CLOSED = auto()
 
 
 class Connection(asyncio.Protocol):
-    """One caller's connection: passes everything on to aiohttp, and keeps its state.
+    """One connection: passes all calls to aiohttp and records its state.
 
     Attributes:
-        state: what it is doing.
-        since: when the state began; loop time. While it reads and answers, when the first byte of
+        state: current state.
+        since: when the state began; loop time. While READING and ANSWERING, when the first byte of
             the request arrived.
-        transport: None before the handshake is done.
+        transport: None before the TLS handshake is done.
     """
 
     def __init__(self, connections: Connections, handler: asyncio.Protocol) -> None:
@@ -109,15 +109,15 @@ class Connection(asyncio.Protocol):
         self.transport = transport
         self._enter(State.IDLE)
         self._connections.open[transport] = self
-        # A method of TLS transports that asyncio does not document: without it a caller whose body
-        # is not read yet fills another quarter of a megabyte.
+        # Only TLS transports have this method, and asyncio does not document it. Without it, a
+        # body that is not read yet fills another 256 KiB.
         set_limits = getattr(transport, "set_read_buffer_limits", None)
         if set_limits is not None:
             set_limits(high=READ_BYTES)
         self._handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Something arrived; the first byte of a request starts its time."""
+        """Data arrived. The first byte of a request starts its time."""
         if self.state is State.IDLE:
             self._enter(State.READING)
         self._handler.data_received(data)
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         return self._handler.eof_received()
 
     def pause_writing(self) -> None:
-        """The caller takes answers slower than they are written."""
+        """The caller reads slower than the response is written."""
         self._handler.pause_writing()
 
     def resume_writing(self) -> None:
@@ -135,8 +135,8 @@ class Connection(asyncio.Protocol):
         self._handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is closed, by whichever side."""
-        if self.state is State.READING:  # what arrived has not become a request
+        """Either side closed the connection."""
+        if self.state is State.READING:  # no complete request arrived
             CLOSED.labels(reason="garbage").inc()
         self._enter(State.CLOSED)
         if self.transport is not None:
@@ -145,12 +145,12 @@ class Connection(asyncio.Protocol):
         self._handler.connection_lost(exc)
 
     async def answer(self, request: web.BaseRequest, handle: Handle) -> web.StreamResponse:
-        """Answer a request; then the connection is idle again, unless that was its last one."""
-        self.state = State.ANSWERING  # `since` stays
+        """Answer a request. Then the connection is idle, unless it closes."""
+        self.state = State.ANSWERING  # `since` does not change
         response = await handle(request, self)
-        # A caller that does not take its answer is as slow as one that does not ask.
+        # A caller that does not read its response has the same time limit as one that sends slowly.
         self._enter(State.SENDING)
-        with contextlib.suppress(ConnectionError):  # aiohttp finds out for itself
+        with contextlib.suppress(ConnectionError):  # aiohttp handles it
             await response.prepare(request)
             await response.write_eof()
             self._has_answered = True
@@ -163,12 +163,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_too_slow(self) -> bool:
-        """Whether a request's headers, or its answer's way to the caller, take too long."""
+        """Whether receiving the headers or sending the response takes too long."""
         waiting = self.state in (State.READING, State.SENDING)
         return waiting and self._loop.time() - self.since > HEADERS_WITHIN_S
 
     def is_idle_for(self, at_least_s: float) -> bool:
-        """Whether it has been idle for so long, and nothing waits to be read."""
+        """Whether it has been idle for so long and has no unread data."""
         return (
             self.state is State.IDLE
             and self._loop.time() - self.since >= at_least_s
@@ -177,13 +177,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_evictable(self) -> bool:
-        """Whether it is idle, and not so new that its first request may be on its way."""
+        """Whether it is idle, and not so new that its first request may still arrive."""
         waited = self._loop.time() - self.since
         return self.state is State.IDLE and (self._has_answered or waited >= FIRST_REQUEST_S)
 
     @property
     def caller_hung_up(self) -> bool:
-        """Whether the caller has hung up and waits for no answer any more."""
+        """Whether the caller has hung up."""
         return self.state is State.CLOSED or self._poll(_HUNG_UP)
 
     def close(self) -> None:
@@ -193,13 +193,13 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def abort(self) -> None:
-        """Close at once, whatever is under way."""
+        """Close immediately, also during a request."""
         self._enter(State.CLOSED)
         if isinstance(self.transport, asyncio.Transport):
             self.transport.abort()
 
     def _poll(self, events: int) -> bool:
-        """Whether any of the events waits at the socket, behind what the loop has read."""
+        """Whether the socket has one of the events that the loop has not read yet."""
         sock = None if self.transport is None else self.transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
             return False
@@ -212,12 +212,12 @@ Handle = Callable[[web.BaseRequest, Connection], Awaitable[web.StreamResponse]]
 
 
 class Connections:
-    """Listens on an address, and keeps the number of its connections within a limit.
+    """Listens on an address and limits the number of connections.
 
     Attributes:
         port: that it listens on.
-        accepted: all connections, those included whose handshake is not done.
-        open: those whose handshake is done, by transport.
+        accepted: all connections, including those whose TLS handshake is not done.
+        open: those whose TLS handshake is done, by transport.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Connections:
             lingering_time=LINGER_S,
             access_log=None,
             logger=_http_log,
-            auto_decompress=False,  # API servers compress nothing, and a bomb stays small
+            auto_decompress=False,  # API servers do not compress, and a zip bomb stays small
             read_bufsize=READ_BYTES,
         )
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -258,14 +258,14 @@ class Connections:
 
         Args:
             host: name or address.
-            port: 0 for the kernel's choice.
-            context: holds a certificate.
-            handle: answers a request that came on a connection.
-            limit: most connections at a time.
+            port: 0 if the kernel chooses.
+            context: with a certificate.
+            handle: answers a request of a connection.
+            limit: maximum number of connections.
             shared: other processes may listen on the same port (`SO_REUSEPORT`).
 
         Raises:
-            OSError: the address is in use, or is not of this machine.
+            OSError: the address is in use or does not belong to this machine.
         """
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -277,16 +277,16 @@ class Connections:
         return cls(listening, context, handle, limit)
 
     async def close(self) -> None:
-        """Stop listening; close each connection once its caller is silent, the rest after a while.
+        """Stop listening. Close each connection when it is idle, and the rest after a timeout.
 
-        What waits in the queue of a listening socket is reset when it is closed, so the queue is
-        emptied first.
+        Closing a listening socket resets the connections in its queue, so the queue is emptied
+        first.
         """
         self._pause()
         while self._accept():
             pass
-        self._pause()  # out of file handles, it was to resume
-        # No await between the last accept and this.
+        self._pause()  # cancels a pause after file descriptors ran out
+        # No await between the last accept and the close.
         self._listening.close()
         while self._handshakes:
             await asyncio.wait(self._handshakes)
@@ -302,7 +302,7 @@ class Connections:
         await self._http.shutdown(ABORT_TIMEOUT_S)
 
     def close_slow(self) -> None:
-        """Close connections whose headers do not come or whose answers are not taken."""
+        """Close connections that send headers or read responses too slowly."""
         for found in list(self.open.values()):
             if found.is_too_slow:
                 CLOSED.labels(reason="slow").inc()
@@ -313,11 +313,11 @@ class Connections:
         transport = request.transport
         connection = None if transport is None else self.open.get(transport)
         if connection is None:
-            return web.Response(status=503)  # the caller has gone: nobody reads this
+            return web.Response(status=503)  # the caller has hung up: this is never sent
         return await connection.answer(request, self._handle)
 
     def _has_room(self) -> bool:
-        """Whether one more may come; it may take the place of one that has long been idle."""
+        """Whether another connection may be accepted. An idle one may be closed for it."""
         if len(self.accepted) < self._limit:
             return True
         spare = (found for found in self.open.values() if found.is_evictable)
@@ -341,18 +341,18 @@ class Connections:
             self._resuming = loop.call_later(resume_after_s, self._resume)
 
     def _accept_if_room(self) -> None:
-        """Accept one of those that wait in the queue."""
+        """Accept a connection from the queue."""
         if self._has_room():
             self._accept()
         else:
-            self._pause(resume_after_s=FULL_PAUSE_S)  # answers take milliseconds
+            self._pause(resume_after_s=FULL_PAUSE_S)  # responses take milliseconds
 
     def _accept(self) -> bool:
         """Accept one connection; whether there was one."""
         try:
             accepted, _ = self._listening.accept()
         except ConnectionAbortedError:
-            return True  # it gave up; another may wait behind it
+            return True  # it hung up; the queue may have another
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
@@ -378,7 +378,7 @@ class Connections:
                 ssl_handshake_timeout=HANDSHAKE_S,
                 ssl_shutdown_timeout=CLOSE_S,
             )
-        except OSError as error:  # ssl.SSLError and time-outs are of them
+        except OSError as error:  # includes ssl.SSLError and time-outs
             self.accepted.discard(connection)
             CLOSED.labels(reason="handshake").inc()
             log.debug("handshake_failed", error=str(error))

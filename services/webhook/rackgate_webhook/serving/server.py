@@ -1,4 +1,4 @@
-"""The server: `/mutate`, `/validate` and what else the service routes to it, over TLS."""
+"""The HTTPS server for `/mutate`, `/validate` and other routes of the service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rackgate_webhook.serving.connections import Connection, Connections
 MAX_CONNECTIONS: Final = 256
 PRIVATE_CONNECTIONS: Final = 8
 SWEEP_S: Final = 0.5
-# Large reviews that wait for something to be read: decoded, each takes ten times its size.
+# Large reviews that read objects: decoded, each uses ten times its size.
 MAX_LARGE_ASYNC_REVIEWS: Final = 4
 
 REVIEW_DURATION: Final = metrics.histogram(
@@ -53,9 +53,9 @@ log = structlog.get_logger()
 class WebhookServer:
     """Answers reviews over TLS.
 
-    Besides its public port it listens on a private port of the loopback interface, with the same
-    TLS context and routes: several replicas may share the public port, and a call to oneself must
-    not be answered by another.
+    It also listens on a private port of the loopback interface, with the same TLS context and
+    routes. Several replicas may share the public port, and another replica must not answer a call
+    to itself.
 
     Attributes:
         port: the public port, once started.
@@ -91,7 +91,7 @@ class WebhookServer:
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen. The context must hold a certificate by then.
+        """Listen. The context must have a certificate.
 
         Raises:
             OSError: the address is in use by another program.
@@ -113,14 +113,14 @@ class WebhookServer:
         self._sweeping = start(self._sweep(public), "sweep connections")
 
     def drain(self) -> None:
-        """From now on every answer closes its connection, so that callers move elsewhere."""
+        """Close each connection with its next response, so that callers move to other replicas."""
         self._draining = True
 
     async def stop(self) -> None:
-        """Stop listening, answer what is under way, then close. Repeating it is harmless."""
+        """Stop listening, answer requests under way, then close. May be called again."""
         self.drain()
         connections, self._connections = self._connections, []
-        # Side by side: a Pod has 30 s to end.
+        # Concurrently: a Pod has 30 s to terminate.
         await asyncio.gather(*(found.close() for found in connections))
         sweeping, self._sweeping = self._sweeping, None
         if sweeping is not None:
@@ -140,7 +140,7 @@ class WebhookServer:
             REJECTED_REQUESTS.labels(reason=rejected.reason).inc()
             log.debug("request_rejected", reason=rejected.reason, message=rejected.message)
             response = web.Response(status=rejected.status, text=f"{rejected.message}\n")
-            response.force_close()  # what is left of it is not worth reading
+            response.force_close()  # the rest of the body is not read
         if self._draining:
             response.force_close()
         return response
