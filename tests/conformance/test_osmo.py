@@ -154,7 +154,7 @@ def test_the_pods_carry_what_is_expected(name: str) -> None:
 
 @pytest.mark.requirement("OSM-02", "OSM-04", "OSM-06", "OSM-07", "OSM-08")
 @pytest.mark.parametrize("name", PATHS)
-def test_the_refusal_is_the_expected_one(name: str) -> None:
+def test_the_rejection_is_the_expected_one(name: str) -> None:
     case = cases()[name]
     with pytest.raises(RejectedError) as caught:
         read(case)

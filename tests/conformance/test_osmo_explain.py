@@ -229,7 +229,7 @@ def test_a_spine_that_cannot_be_had_costs_neither_the_racks_nor_the_place() -> N
 
 
 @pytest.mark.requirement("OSM-25", "USR-10")
-def test_a_refusal_names_key_group_room_and_what_is_missing() -> None:
+def test_a_rejection_names_key_group_room_and_what_is_missing() -> None:
     found = first(answered(*cluster_of("uc1-single-clique", 1)))
     (short,) = found.shortages
     assert (short.key, short.group, short.pods) == ("gpu-clique", "default", 4)
@@ -239,7 +239,7 @@ def test_a_refusal_names_key_group_room_and_what_is_missing() -> None:
 
 
 @pytest.mark.requirement("OSM-25", "USR-12")
-def test_a_refusal_goes_down_to_the_group_inside_that_finds_no_room() -> None:
+def test_a_rejection_goes_down_to_the_group_inside_that_finds_no_room() -> None:
     outer, inner = first(answered(*cluster_of("uc3-cliques-in-one-zone", 2))).shortages
     assert (outer.key, outer.takes, outer.missing) == ("zone", 6, 2)
     assert (inner.key, inner.group, inner.within) == ("gpu-clique", "model-1-group", ("a",))
@@ -247,13 +247,13 @@ def test_a_refusal_goes_down_to_the_group_inside_that_finds_no_room() -> None:
 
 
 @pytest.mark.requirement("OSM-25", "USR-11")
-def test_a_group_that_fits_alone_is_told_beside_whom_it_does_not() -> None:
+def test_a_group_that_fits_alone_is_reported_beside_whom_it_does_not() -> None:
     (short,) = first(answered(*cluster_of("uc2-two-cliques", 2))).shortages
     assert (short.group, short.beside, short.missing) == ("model-2-group", ("model-1-group",), 1)
 
 
 @pytest.mark.requirement("OSM-22")
-def test_task_groups_that_would_fit_together_are_told_apart_from_those_that_cannot() -> None:
+def test_task_groups_that_would_fit_together_are_reported_apart_from_those_that_cannot() -> None:
     found = answered(*cluster_of("two-task-groups", 1))
     assert (found.answer, found.together) == ("scheduled", True)
     # What the real KAI left pending here is train. Who comes first is a matter of age, and where

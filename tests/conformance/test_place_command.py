@@ -80,7 +80,7 @@ SCENARIO = {
         ),
     ],
 )
-def test_a_bad_file_is_refused_with_its_fault_and_prints_no_answer(
+def test_a_bad_file_is_rejected_with_its_fault_and_prints_no_answer(
     body: bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "bad.json"

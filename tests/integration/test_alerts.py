@@ -41,7 +41,7 @@ def test_every_alert_has_a_case_that_fires_and_all_but_one_a_case_that_does_not(
 
 
 @pytest.mark.requirement("OPS-09")
-def test_alerts_fire_for_trouble_and_for_nothing_else(tmp_path: Path) -> None:
+def test_alerts_fire_for_failure_and_for_nothing_else(tmp_path: Path) -> None:
     expressions = {alert["alert"]: alert["expr"] for alert in promql.alerts()}
     for entry in CASES:
         for case in entry["cases"]:

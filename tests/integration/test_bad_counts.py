@@ -37,7 +37,7 @@ async def reserved(cluster: Cluster, amount: str) -> None:
     await until(f"{amount} CPU are reserved", reached)
 
 
-async def test_counts_that_are_no_counts_are_refused_with_their_path(cluster: Cluster) -> None:
+async def test_counts_that_are_no_counts_are_rejected_with_their_path(cluster: Cluster) -> None:
     for spec, path in (
         ({"parallelism": -1}, "spec.parallelism"),
         ({"completions": -1}, "spec.completions"),
@@ -101,7 +101,7 @@ async def test_fewer_completions_than_parallelism_count(cluster: Cluster) -> Non
 
 
 @pytest.mark.requirement("TAS-23", "CAP-02")
-async def test_a_running_job_keeps_its_grant_when_its_parallelism_is_lowered(
+async def test_a_running_job_keeps_its_admission_when_its_parallelism_is_lowered(
     cluster: Cluster,
 ) -> None:
     await prepare(cluster)

@@ -80,7 +80,7 @@ async def test_the_longest_names_work(cluster: Cluster) -> None:
     await there.clean()
 
 
-async def test_a_name_beyond_the_limit_is_refused_with_its_length(cluster: Cluster) -> None:
+async def test_a_name_beyond_the_limit_is_rejected_with_its_length(cluster: Cluster) -> None:
     for kind, name in ((kinds.TOPOLOGIES, "t"), (kinds.FLAVORS, "f"), (kinds.CLUSTER_QUEUES, "c")):
         body = topology_object(long(name, 254))
         if kind is kinds.FLAVORS:
@@ -104,7 +104,7 @@ async def test_no_job_can_name_a_queue_of_more_than_63_characters(cluster: Clust
 
 
 @pytest.mark.parametrize("queue", ["UPPER", "a_b", "-"])
-async def test_a_label_that_names_no_queue_is_refused_with_its_path(
+async def test_a_label_that_names_no_queue_is_rejected_with_its_path(
     cluster: Cluster, queue: str
 ) -> None:
     path = r"metadata\.labels.*queue-name|metadata\.labels: Invalid value"

@@ -130,7 +130,7 @@ async def test_every_spelling_of_a_nodes_allocatable_counts_exactly(cluster: Clu
     await cluster.bound("full", 16)
 
 
-async def test_garbage_is_refused_by_the_api_server(cluster: Cluster) -> None:
+async def test_garbage_is_rejected_by_the_api_server(cluster: Cluster) -> None:
     refused = pytest.raises((UnprocessableError, BadRequestError))
     for value in (*GARBAGE, "-1", "-0.5Gi"):
         with refused:
@@ -142,7 +142,7 @@ async def test_garbage_is_refused_by_the_api_server(cluster: Cluster) -> None:
             await cluster.create(kinds.NODES, odd_node(cluster.pool, "bad", cpu=value))
 
 
-async def test_a_negative_request_is_refused_with_its_path(cluster: Cluster) -> None:
+async def test_a_negative_request_is_rejected_with_its_path(cluster: Cluster) -> None:
     with pytest.raises(UnprocessableError, match=r"containers\[0\].resources.requests\[cpu\]"):
         await cluster.create(kinds.JOBS, asking("bad", 1, {"cpu": "-1"}))
     queue = cluster_queue(f"{cluster.pool}-bad", "f", {"cpu": "-1"})
@@ -150,7 +150,7 @@ async def test_a_negative_request_is_refused_with_its_path(cluster: Cluster) -> 
         await cluster.create(kinds.CLUSTER_QUEUES, queue)
 
 
-async def test_a_node_may_offer_resources_that_nobody_has_heard_of(cluster: Cluster) -> None:
+async def test_a_node_may_offer_resources_that_no_one_has_heard_of(cluster: Cluster) -> None:
     await cluster.add_nodes(
         [odd_node(cluster.pool, "gpu", **{"example.com/chip-of-2.x": "3"})],
     )

@@ -88,7 +88,7 @@ async def test_good_manifests_are_stored_whole(cluster: Cluster, case: Good) -> 
 
 @pytest.mark.parametrize("case", BAD, ids=lambda case: case.name)
 @pytest.mark.requirement("TAS-01", "TAS-02", "TAS-12", "VAL-01", "VAL-11")
-async def test_bad_manifests_are_refused_by_their_path(cluster: Cluster, case: Bad) -> None:
+async def test_bad_manifests_are_rejected_by_their_path(cluster: Cluster, case: Bad) -> None:
     client, namespace = cluster.client, cluster.namespace
     if case.status is None:
         with pytest.raises(UnprocessableError) as refused:

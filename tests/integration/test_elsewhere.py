@@ -113,7 +113,7 @@ async def test_jobs_run_with_the_services_in_another_namespace(
     await own.delete(kinds.JOBS, "mine")
 
 
-async def test_a_second_installation_is_refused_with_words_and_the_first_goes_on(
+async def test_a_second_installation_is_rejected_with_words_and_the_first_goes_on(
     elsewhere: Elsewhere, here: Cluster
 ) -> None:
     """With all rights; with those of the second installation's account it could not even watch."""
@@ -167,7 +167,7 @@ def with_canary(name: str, **more: Any) -> Object:
 
 
 @pytest.mark.requirement("OPS-09", "HOOK-13")
-async def test_no_secret_is_told_through_a_jobs_life_and_a_rotation(
+async def test_no_secret_is_reported_through_a_jobs_life_and_a_rotation(
     elsewhere: Elsewhere, here: Cluster
 ) -> None:
     await here.create(kinds.JOBS, with_canary("train"))
@@ -223,7 +223,7 @@ def kept(pods: list[Object]) -> dict[str, tuple[Any, ...]]:
 
 
 @pytest.mark.requirement("OPS-14", "OPS-02")
-async def test_a_rollout_leaves_running_jobs_alone_and_forgets_nobody_who_waits(
+async def test_a_rollout_leaves_running_jobs_alone_and_forgets_no_one_who_waits(
     elsewhere: Elsewhere, here: Cluster
 ) -> None:
     await here.submit("steady", 4, required=RACK)

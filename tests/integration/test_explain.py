@@ -65,7 +65,7 @@ def written(workload: Object) -> str:
 
 
 @pytest.mark.requirement("TAS-20")
-async def test_a_rack_that_is_too_small_is_told_with_what_it_lacks(
+async def test_a_rack_that_is_too_small_is_reported_with_what_it_lacks(
     cluster: Cluster, explain: Explain
 ) -> None:
     await cluster.add_fx_a()
@@ -84,7 +84,9 @@ async def test_a_rack_that_is_too_small_is_told_with_what_it_lacks(
     assert found["flavors"][0]["fitsWhenEmpty"] is False
 
 
-async def test_room_in_pieces_is_told_with_who_holds_it(cluster: Cluster, explain: Explain) -> None:
+async def test_room_in_pieces_is_reported_with_who_holds_it(
+    cluster: Cluster, explain: Explain
+) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue()
     for number in range(4):
@@ -127,7 +129,7 @@ async def test_taints_and_selectors_that_exclude_nodes_are_named(
 
 
 @pytest.mark.requirement("TAS-20")
-async def test_quota_that_is_missing_is_told_with_who_holds_it(
+async def test_quota_that_is_missing_is_reported_with_who_holds_it(
     cluster: Cluster, explain: Explain
 ) -> None:
     await cluster.add_fx_a()

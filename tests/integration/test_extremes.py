@@ -62,7 +62,7 @@ async def test_as_many_slices_as_there_may_be_are_stored(cluster: Cluster) -> No
 @pytest.mark.requirement("TAS-30")
 @pytest.mark.field_note("C23")
 @pytest.mark.usefixtures("assigner_away")
-async def test_what_counts_as_storable_is_stored_and_more_is_refused_as_too_large(
+async def test_what_counts_as_storable_is_stored_and_more_is_rejected_as_too_large(
     cluster: Cluster,
 ) -> None:
     largest = sized(assignment_room(65_536) - 2000)
@@ -76,7 +76,7 @@ async def test_what_counts_as_storable_is_stored_and_more_is_refused_as_too_larg
 
 @pytest.mark.requirement("OPS-07")
 @pytest.mark.parametrize("depth", [1500, 9000])
-async def test_a_template_nested_without_end_stops_nobody(cluster: Cluster, depth: int) -> None:
+async def test_a_template_nested_without_end_stops_no_one(cluster: Cluster, depth: int) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue()
     odd = workload("a-deep", podset("main", 1))

@@ -46,7 +46,7 @@ MARKS: list[tuple[str, str, Any, str]] = [
 
 
 @pytest.mark.requirement("HOOK-09")
-async def test_a_reserved_mark_in_a_template_is_refused_with_its_field(cluster: Cluster) -> None:
+async def test_a_reserved_mark_in_a_template_is_rejected_with_its_field(cluster: Cluster) -> None:
     for queue in ("queue", None):
         for part, field, value, path in MARKS:
             wish = job("forged", 1, queue=queue)
@@ -59,7 +59,7 @@ async def test_a_reserved_mark_in_a_template_is_refused_with_its_field(cluster: 
 
 
 @pytest.mark.requirement("HOOK-09")
-async def test_a_reserved_mark_on_a_pod_is_refused_with_its_field(cluster: Cluster) -> None:
+async def test_a_reserved_mark_on_a_pod_is_rejected_with_its_field(cluster: Cluster) -> None:
     for part, field, value, path in MARKS:
         wish: Object = {
             "apiVersion": "v1",

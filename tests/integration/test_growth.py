@@ -79,7 +79,7 @@ async def running(cluster: Cluster) -> Cluster:
 
 @pytest.mark.requirement("HOOK-15")
 @pytest.mark.usefixtures("webhook_down")
-async def test_without_the_webhook_a_higher_number_is_refused(
+async def test_without_the_webhook_a_higher_number_is_rejected(
     running: Cluster, playground: Playground
 ) -> None:
     async with as_tenant(playground, running) as tenant:

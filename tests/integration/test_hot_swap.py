@@ -256,12 +256,12 @@ Told: TypeAlias = dict[Any, asyncio.Task[None]]
 
 @pytest.mark.requirement("STR-05")
 @pytest.mark.field_note("N1", "N8", "C20")
-async def test_one_broken_node_is_swapped_within_the_rack(stories: Told) -> None:
+async def test_one_broken_node_is_replaced_within_the_rack(stories: Told) -> None:
     await stories[one_node]
 
 
 @pytest.mark.field_note("N7")
-async def test_two_nodes_that_go_at_once_are_both_swapped(stories: Told) -> None:
+async def test_two_nodes_that_go_at_once_are_both_replaced(stories: Told) -> None:
     await stories[two_nodes]
 
 

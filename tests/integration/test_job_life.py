@@ -92,7 +92,7 @@ async def test_a_job_deleted_while_pending_leaves_nothing_behind(cluster: Cluste
     await until("Job and Workload are gone", empty)
 
 
-async def test_a_job_edited_while_it_waits_is_asked_for_anew(cluster: Cluster) -> None:
+async def test_a_job_edited_while_it_waits_is_asked_for_again(cluster: Cluster) -> None:
     await prepare(cluster)
     await cluster.submit("train", 5, required=RACK, indexed=False)
     await cluster.condition("train", "QuotaReserved", "False", "TopologyPlacementFailed")
@@ -110,7 +110,7 @@ async def test_a_job_waits_for_a_queue_that_comes_later(cluster: Cluster) -> Non
 
 
 @pytest.mark.requirement("VAL-02", "VAL-13")
-async def test_an_unknown_level_deactivates_until_it_is_mended(cluster: Cluster) -> None:
+async def test_an_unknown_level_deactivates_until_it_is_fixed(cluster: Cluster) -> None:
     await prepare(cluster)
     await cluster.submit("train", 2, required="example.com/shelf")
 
@@ -149,13 +149,13 @@ async def test_an_unknown_preferred_level_deactivates(cluster: Cluster) -> None:
 
 
 @pytest.mark.requirement("VAL-12")
-async def test_both_annotations_at_once_are_refused(cluster: Cluster) -> None:
+async def test_both_annotations_at_once_are_rejected(cluster: Cluster) -> None:
     with pytest.raises((UnprocessableError, ForbiddenError), match=r"annotations"):
         await cluster.create(kinds.JOBS, job("train", 2, required=RACK, preferred=RACK))
 
 
 @pytest.mark.requirement("VAL-12")
-async def test_a_malformed_level_key_is_refused(cluster: Cluster) -> None:
+async def test_a_malformed_level_key_is_rejected(cluster: Cluster) -> None:
     with pytest.raises((UnprocessableError, ForbiddenError), match="a//b"):
         await cluster.create(kinds.JOBS, job("train", 2, required="a//b"))
 

@@ -65,7 +65,7 @@ async def test_the_sources_jobset_places_its_leader_and_lets_workers_widen(
     assert len({block for block, _ in places}) == blocks
 
 
-async def test_a_running_jobset_takes_its_own_manifest_applied_anew(cluster: Cluster) -> None:
+async def test_a_running_jobset_takes_its_own_manifest_applied_again(cluster: Cluster) -> None:
     await prepare(cluster)
     workers = replicated_job("workers", 2, annotations=marks(required=RACK))
     asked = jobset("train", [workers])
@@ -272,7 +272,7 @@ async def set_quota(cluster: Cluster, cpu: dict[str, str]) -> None:
     await cluster.wait_queues_seen()
 
 
-async def test_a_child_job_of_a_governed_jobset_has_no_workload_of_its_own(
+async def test_a_child_job_of_a_managed_jobset_has_no_workload_of_its_own(
     cluster: Cluster,
 ) -> None:
     await prepare(cluster)

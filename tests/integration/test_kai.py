@@ -87,7 +87,7 @@ async def test_the_same_manifest_again_is_taken_while_the_job_runs_and_another_q
         await cluster.merge(kinds.JOBS, "again", {"spec": {"suspend": suspend}})
 
 
-async def test_what_kai_would_not_keep_is_refused_with_its_path(cluster: Cluster) -> None:
+async def test_what_kai_would_not_keep_is_rejected_with_its_path(cluster: Cluster) -> None:
     with pytest.raises(UnprocessableError, match="each of the 2 pods alone"):
         await cluster.create(kinds.JOBS, kai_job("two", 2))
     sliced = kai_job("sliced", annotations={names.POD_INDEX_OFFSET: "1"})

@@ -107,7 +107,7 @@ async def test_both_kinds_are_stored_suspended_marked_and_never_started_by_other
 
 @each_kind
 @pytest.mark.requirement("HOOK-09")
-async def test_reserved_marks_are_refused_in_every_template(
+async def test_reserved_marks_are_rejected_in_every_template(
     cluster: Cluster, kind: Resource, asked: Object
 ) -> None:
     marked: list[tuple[str, str, Any]] = [
@@ -130,7 +130,7 @@ async def test_reserved_marks_are_refused_in_every_template(
 
 @each_kind
 @pytest.mark.requirement("VAL-12")
-async def test_a_bad_request_is_refused_with_the_path_of_its_template(
+async def test_a_bad_request_is_rejected_with_the_path_of_its_template(
     cluster: Cluster, kind: Resource, asked: Object
 ) -> None:
     wish = put(asked, "metadata", "annotations", marks(required=RACK, preferred=RACK))
@@ -220,7 +220,7 @@ async def test_the_net_below_holds_elastic_pods_and_lets_clean_up_pods_go(
 
 @pytest.mark.requirement("HOOK-02", "HOOK-05")
 @pytest.mark.field_note("W1")
-async def test_what_is_not_governed_never_reaches_the_webhook(
+async def test_what_is_not_managed_never_reaches_the_webhook(
     cluster: Cluster, playground: Playground
 ) -> None:
     begun = await reviews(playground)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.requirement("OPS-05")
-async def test_no_request_of_a_service_was_refused(
+async def test_no_request_of_a_service_was_rejected(
     playground: Playground, cluster: Cluster
 ) -> None:
     await cluster.add_fx_a()
@@ -31,7 +31,7 @@ async def test_no_request_of_a_service_was_refused(
 
 
 @pytest.mark.requirement("OPS-05")
-def test_every_use_of_a_right_is_granted_by_a_role(playground: Playground) -> None:
+def test_every_use_of_a_right_is_admitted_by_a_role(playground: Playground) -> None:
     """On this control plane so far; `whole_run.py` judges the whole run, in both directions."""
     found, rights = audited_requests(playground.audit_log), granted()
     beyond = {service: sorted(found[service].used - rights[service]) for service in SERVICES}

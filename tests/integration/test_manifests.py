@@ -88,7 +88,7 @@ async def test_pods_of_services_are_taken_where_restricted_is_enforced(
 
 
 @pytest.mark.parametrize("looser", LOOSER)
-async def test_a_looser_twin_is_refused_there(playground: Playground, looser: str) -> None:
+async def test_a_looser_twin_is_rejected_there(playground: Playground, looser: str) -> None:
     pod = pod_of("webhook")
     LOOSER[looser](pod)
     async with playground.client() as client:
@@ -142,7 +142,7 @@ def test_the_api_server_takes_every_manifest_and_no_field_is_unknown(
 
 
 @pytest.mark.parametrize("kind", ["NetworkPolicy", "Deployment"])
-def test_a_field_that_nobody_knows_is_refused(
+def test_a_field_that_no_one_knows_is_rejected(
     playground: Playground, tmp_path: Path, kind: str
 ) -> None:
     document = next(e for e in kustomized(playground, tmp_path, *PARTS) if e["kind"] == kind)

@@ -69,7 +69,7 @@ async def test_a_plain_jobset_runs_to_its_end(cluster: Cluster) -> None:
     assert jobs == {"plain-leader-0", "plain-workers-0", "plain-workers-1"}
 
 
-async def test_jobset_sets_its_defaults_and_refuses_what_it_cannot_run(cluster: Cluster) -> None:
+async def test_jobset_sets_its_defaults_and_rejects_what_it_cannot_run(cluster: Cluster) -> None:
     made = await cluster.create(
         kinds.JOBSETS, jobset("plain", [replicated_job("workers", 1)], queue=None, suspend=True)
     )
@@ -154,7 +154,7 @@ def test_a_killed_operator_is_seen_and_comes_back(playground: Playground) -> Non
     assert playground.pids("jobset") != [pid]
 
 
-async def test_a_service_that_died_is_told_and_brought_back(playground: Playground) -> None:
+async def test_a_service_that_died_is_reported_and_restored_back(playground: Playground) -> None:
     (pid,) = playground.pids("ungater")
     # Not killed: then the tests after this one would wait until its Leases have run out.
     os.kill(pid, signal.SIGTERM)

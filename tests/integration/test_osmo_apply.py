@@ -190,7 +190,7 @@ async def test_apply_creates_keeps_and_replaces(story: Story) -> None:
 
 
 @pytest.mark.requirement("OSM-17")
-async def test_a_workflow_that_changed_is_made_anew_when_that_is_asked_for(story: Story) -> None:
+async def test_a_workflow_that_changed_is_made_again_when_that_is_asked_for(story: Story) -> None:
     await story.apply("rack")
     before = await story.pods()
     for pod in await story.cluster.list_all(kinds.PODS):

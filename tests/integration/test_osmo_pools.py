@@ -184,7 +184,7 @@ async def test_the_api_server_itself_keeps_wrong_pools_out(cluster: Cluster) -> 
 
 
 @pytest.mark.requirement("OSM-04", "OSM-06")
-async def test_a_workflow_is_refused_at_submission_in_our_words(cluster: Cluster) -> None:
+async def test_a_workflow_is_rejected_at_submission_in_our_words(cluster: Cluster) -> None:
     asked = workflow(cluster, {"key": "gpu-clique"})
     await refused(cluster.create(OSMO_WORKFLOWS, asked), "spec.pool", cluster.pool)
     await cluster.create(OSMO_POOLS, pool(cluster, ZONE, RACK))

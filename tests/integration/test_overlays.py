@@ -62,7 +62,7 @@ def test_the_overlay_for_cert_manager_changes_nothing_but_the_certificate(render
 
 @pytest.mark.requirement("OSM-19")
 @pytest.mark.parametrize("base", [(), ("overlays", "cert-manager")], ids=["base", "cert-manager"])
-def test_only_the_component_brings_osmo_and_it_changes_nothing_else(
+def test_only_the_component_adds_osmo_and_it_changes_nothing_else(
     render: Render, base: tuple[str, ...]
 ) -> None:
     before, now = render(*base), render(*base, components=("osmo",))

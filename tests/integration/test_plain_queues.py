@@ -121,7 +121,7 @@ async def test_a_running_cluster_whose_containers_change_is_suspended_in_the_sam
 
 
 @pytest.mark.usefixtures("webhook_down")
-async def test_without_the_webhook_other_containers_are_refused(
+async def test_without_the_webhook_other_containers_are_rejected(
     cluster: Cluster, playground: Playground
 ) -> None:
     await plain_queue(cluster)
@@ -139,7 +139,7 @@ async def test_without_the_webhook_other_containers_are_refused(
         await tenant.merge(kinds.RAY_CLUSTERS, "ray", change)
 
 
-async def test_a_selector_of_ones_own_is_refused(cluster: Cluster, playground: Playground) -> None:
+async def test_a_selector_of_ones_own_is_rejected(cluster: Cluster, playground: Playground) -> None:
     await plain_queue(cluster)
     wish = job("train", 1, spec={"manualSelector": True})
     wish["spec"]["selector"] = {"matchLabels": {"example.com/mine": "yes"}}

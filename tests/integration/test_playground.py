@@ -79,7 +79,7 @@ async def test_two_playgrounds_run_side_by_side(pair: tuple[Playground, Playgrou
         assert await names(theirs, kinds.CLUSTER_QUEUES) == ["default"]
 
 
-def test_one_playground_refuses_the_credentials_of_another(
+def test_one_playground_rejects_the_credentials_of_another(
     pair: tuple[Playground, Playground], tmp_path: Path
 ) -> None:
     first, second = pair

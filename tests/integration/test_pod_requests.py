@@ -129,7 +129,7 @@ def _parts(rng: Random) -> list[list[str]]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_requests_and_refusals_are_those_of_the_api_server(
+async def test_requests_and_rejections_are_those_of_the_api_server(
     cluster: Cluster, seed: int
 ) -> None:
     rng = Random(seed)

@@ -48,7 +48,7 @@ async def test_quota_holds_a_job_that_has_room(cluster: Cluster) -> None:
     await cluster.bound("small", 1)
 
 
-async def test_strict_fifo_lets_nobody_pass_the_head(cluster: Cluster) -> None:
+async def test_strict_fifo_lets_no_one_pass_the_head(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue(quota={"cpu": "16"}, queueingStrategy="StrictFIFO")
     await cluster.submit("first", 3, required=RACK)

@@ -77,7 +77,7 @@ class Stored:
 
 @pytest.mark.requirement("SLC-18", "SLC-23")
 @pytest.mark.field_note("E16")
-async def test_only_an_elastic_workload_is_granted_another_number_of_pods(
+async def test_only_an_elastic_workload_is_admitted_another_number_of_pods(
     cluster: Cluster,
 ) -> None:
     grown = {"status": assigned(count=5)}

@@ -312,7 +312,7 @@ NONSENSE = ("required and preferred", "slice size 0", "slice level without size"
 
 @pytest.mark.requirement("VAL-12")
 @pytest.mark.field_note("P5", "P6")
-async def test_a_workload_that_makes_no_sense_is_refused_with_its_path(cluster: Cluster) -> None:
+async def test_a_workload_that_makes_no_sense_is_rejected_with_its_path(cluster: Cluster) -> None:
     for name in NONSENSE:
         bad = BAD_REQUESTS[name]
         wish = workload("odd", podset("main", 8, bad.request))
@@ -327,7 +327,7 @@ async def test_a_workload_that_makes_no_sense_is_refused_with_its_path(cluster: 
 
 @pytest.mark.requirement("VAL-02")
 @pytest.mark.field_note("P12")
-async def test_a_workload_no_level_or_room_can_ever_meet_is_told_so(cluster: Cluster) -> None:
+async def test_a_workload_no_level_or_room_can_ever_meet_is_reported_so(cluster: Cluster) -> None:
     await racks(cluster, ("b1", "r1", 1))
     await cluster.add_queue(quota={"cpu": "100G"})
     asked: dict[str, Any] = {"podSetSliceRequiredTopology": "example.com/row", "podSetSliceSize": 2}

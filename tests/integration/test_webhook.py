@@ -41,7 +41,7 @@ async def refused(writing: Any, *words: str) -> None:
 
 
 @pytest.mark.requirement("HOOK-04", "HOOK-07", "HOOK-10")
-async def test_a_governed_job_is_stored_suspended_and_marked(cluster: Cluster) -> None:
+async def test_a_managed_job_is_stored_suspended_and_marked(cluster: Cluster) -> None:
     await cluster.create(kinds.JOBS, job("train", 2, queue=NOWHERE, required=RACK))
     stored = await cluster.get(kinds.JOBS, "train")
     template = stored["spec"]["template"]
@@ -60,7 +60,7 @@ async def test_a_dry_run_answers_alike_and_stores_nothing(cluster: Cluster) -> N
 
 
 @pytest.mark.requirement("VAL-12")
-async def test_two_topology_requests_are_refused_with_both_values(cluster: Cluster) -> None:
+async def test_two_topology_requests_are_rejected_with_both_values(cluster: Cluster) -> None:
     asked = job("train", 2, queue=NOWHERE, required=RACK, preferred="rack")
     await refused(cluster.create(kinds.JOBS, asked), "more than one topology request", RACK)
 
@@ -68,7 +68,7 @@ async def test_two_topology_requests_are_refused_with_both_values(cluster: Clust
 @pytest.mark.requirement("HOOK-05", "HOOK-15")
 @pytest.mark.field_note("W1")
 @pytest.mark.usefixtures("webhook_down")
-async def test_without_webhook_others_notice_nothing_and_no_governed_job_runs(
+async def test_without_webhook_others_notice_nothing_and_no_managed_job_runs(
     cluster: Cluster,
 ) -> None:
     await cluster.create(kinds.JOBS, job("plain", 1, queue=None))
@@ -82,7 +82,7 @@ async def test_without_webhook_others_notice_nothing_and_no_governed_job_runs(
 
 
 @pytest.mark.requirement("HOOK-10")
-async def test_only_the_assigner_unsuspends_a_governed_job(cluster: Cluster) -> None:
+async def test_only_the_assigner_unsuspends_a_managed_job(cluster: Cluster) -> None:
     await cluster.create(kinds.JOBS, suspended("train"))
     change: Object = {"spec": {"suspend": False}}
     await refused(cluster.merge(kinds.JOBS, "train", change), "unsuspended by Rackgate")
@@ -112,7 +112,7 @@ async def test_a_job_that_leaves_its_queue_is_the_users_again(cluster: Cluster) 
     ],
 )
 @pytest.mark.parametrize("queue", [NOWHERE, None])
-async def test_reserved_keys_in_a_users_template_are_refused(
+async def test_reserved_keys_in_a_users_template_are_rejected(
     cluster: Cluster, part: str, field: str, value: Any, queue: str | None
 ) -> None:
     asked = job("forged", 1, queue=queue, spec={"suspend": True})
@@ -121,7 +121,7 @@ async def test_reserved_keys_in_a_users_template_are_refused(
 
 
 @pytest.mark.requirement("HOOK-09")
-async def test_users_cannot_change_the_marks_of_a_governed_template(cluster: Cluster) -> None:
+async def test_users_cannot_change_the_marks_of_a_managed_template(cluster: Cluster) -> None:
     await cluster.create(kinds.JOBS, suspended("train"))
 
     def drop_gate(stored: Object) -> None:
@@ -168,7 +168,7 @@ async def owner(cluster: Cluster) -> Object:
 
 
 @pytest.mark.requirement("HOOK-09")
-async def test_a_pod_that_nobody_controls_cannot_carry_our_marks(cluster: Cluster) -> None:
+async def test_a_pod_that_no_one_controls_cannot_carry_our_marks(cluster: Cluster) -> None:
     await refused(cluster.create(kinds.PODS, pod("forged", None)), "only Rackgate sets them")
 
 
@@ -182,7 +182,7 @@ async def test_a_started_pod_without_the_gate_gets_it_at_birth(
 
 @pytest.mark.requirement("HOOK-15", "TAS-27")
 @pytest.mark.usefixtures("webhook_down")
-async def test_without_webhook_a_started_pod_without_the_gate_is_refused(
+async def test_without_webhook_a_started_pod_without_the_gate_is_rejected(
     job_controller: Cluster, owner: Object
 ) -> None:
     await refused(job_controller.create(kinds.PODS, pod("late", owner, gate=None)), "has no gate")
@@ -208,7 +208,7 @@ async def test_a_gated_pod_without_the_label_gets_it_at_birth(
 @pytest.mark.requirement("HOOK-15")
 @pytest.mark.field_note("U8")
 @pytest.mark.usefixtures("webhook_down")
-async def test_without_webhook_a_gated_pod_that_nobody_would_release_is_refused(
+async def test_without_webhook_a_gated_pod_that_no_one_would_release_is_rejected(
     job_controller: Cluster, owner: Object
 ) -> None:
     await refused(job_controller.create(kinds.PODS, unlabelled("late", owner)), "has no label")

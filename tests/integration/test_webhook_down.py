@@ -158,7 +158,7 @@ def gated(pod: Object) -> bool:
 @pytest.mark.requirement("HOOK-05", "HOOK-15", "TAS-27")
 @pytest.mark.field_note("W1")
 @pytest.mark.usefixtures("webhook_down")
-async def test_with_all_replicas_down_others_work_and_governed_pods_are_born_gated(
+async def test_with_all_replicas_down_others_work_and_managed_pods_are_born_gated(
     cluster: Cluster,
 ) -> None:
     async with watching(cluster) as seen:

@@ -23,7 +23,7 @@ def used(request: pytest.FixtureRequest) -> dict[str, set[Right]]:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_every_use_of_a_right_is_granted_by_a_role(
+def test_every_use_of_a_right_is_admitted_by_a_role(
     used: dict[str, set[Right]], service: str
 ) -> None:
     assert sorted(used[service] - granted()[service]) == []

@@ -59,7 +59,7 @@ def states(
         st.lists(st.one_of(node(), st.sampled_from(NAMES)), min_size=1, max_size=3), max_size=12
     ),
 )
-def test_an_amended_tree_is_the_tree_of_the_nodes_as_they_are(
+def test_an_updated_tree_is_the_tree_of_the_nodes_as_they_are(
     levels: tuple[str, ...], events: list[list[NodeInfo | str]]
 ) -> None:
     nodes: dict[str, NodeInfo] = {}

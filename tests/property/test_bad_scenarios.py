@@ -93,7 +93,7 @@ def check(body: bytes) -> None:
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 10_000), st.integers(1, 3), st.data())
-def test_a_spoilt_scenario_is_answered_or_refused_by_its_path(
+def test_a_spoilt_scenario_is_answered_or_rejected_by_its_path(
     seed: int, times: int, data: st.DataObject
 ) -> None:
     scenario = copy.deepcopy(seeds()[seed % len(seeds())])
@@ -105,7 +105,7 @@ def test_a_spoilt_scenario_is_answered_or_refused_by_its_path(
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 10_000), st.integers(0, SMALL), st.binary(max_size=4), st.integers(0, 4))
-def test_spoilt_bytes_are_answered_or_refused(
+def test_spoilt_bytes_are_answered_or_rejected(
     seed: int, at: int, inserted: bytes, removed: int
 ) -> None:
     whole = json.dumps({"format": "tas-scenario/1", "scenarios": [seeds()[seed % len(seeds())]]})

@@ -245,7 +245,7 @@ json_values = st.recursive(
 @settings(deadline=None)
 @given(shapes(), json_values, st.data())
 @pytest.mark.requirement("TAS-12")
-def test_a_shape_with_one_field_spoilt_is_read_or_refused_by_its_path(
+def test_a_shape_with_one_field_spoilt_is_read_or_rejected_by_its_path(
     wire: dict[str, Any], value: object, data: st.DataObject
 ) -> None:
     place: Any = wire

@@ -70,7 +70,7 @@ def test_it_fits_in_the_explanation_exactly_where_it_is_placed(case: Case) -> No
 @pytest.mark.requirement("TAS-20")
 @FEW
 @given(CASES)
-def test_the_numbers_are_those_of_the_refusal(case: Case) -> None:
+def test_the_numbers_are_those_of_the_rejection(case: Case) -> None:
     view = explained(case, flavor_topology_of(case), top=100)
     found = FITTING.search(view.message)
     if found is None:
@@ -87,7 +87,7 @@ def test_the_numbers_are_those_of_the_refusal(case: Case) -> None:
 
 @FEW
 @given(CASES)
-def test_every_excluded_node_is_named_under_the_rule_of_the_refusal(case: Case) -> None:
+def test_every_excluded_node_is_named_under_the_rule_of_the_rejection(case: Case) -> None:
     view = explained(case, flavor_topology_of(case), top=100)
     if FITTING.search(view.message) is None:
         return

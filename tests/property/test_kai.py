@@ -56,7 +56,7 @@ def kai_jobs(draw: st.DrawFn) -> Object:
 
 @given(kai_jobs(), RENDERINGS)
 @pytest.mark.requirement("HOOK-06", "HOOK-07")
-def test_a_job_is_handed_over_once_and_whole_or_refused(
+def test_a_job_is_handed_over_once_and_whole_or_rejected(
     asked: Object, known: RenderOptions
 ) -> None:
     before = copy.deepcopy(asked)
@@ -79,7 +79,9 @@ def test_a_job_is_handed_over_once_and_whole_or_refused(
 
 @given(kai_jobs(), RENDERINGS)
 @pytest.mark.requirement("HOOK-06")
-def test_a_manifest_applied_anew_leaves_what_is_stored(asked: Object, known: RenderOptions) -> None:
+def test_a_manifest_applied_again_leaves_what_is_stored(
+    asked: Object, known: RenderOptions
+) -> None:
     admission_response = mutate(review("batch/Job", asked), kai=known)
     if admission_response.errors:
         return

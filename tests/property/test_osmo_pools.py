@@ -126,7 +126,7 @@ def taken(plan: Plan, topology: Object | None) -> Object | None:
 
 @pytest.mark.requirement("OSM-08")
 @given(POOLS, TOPOLOGIES)
-def test_a_few_steps_bring_a_pool_in_step_or_say_why(
+def test_a_few_steps_add_a_pool_in_step_or_say_why(
     pool: Object | None, topology: Object | None
 ) -> None:
     before, ours = copy.deepcopy(topology), topology is None

@@ -74,7 +74,7 @@ def test_exponents_equal_their_fraction(number: str, exponent: tuple[str, str, i
 
 @settings(deadline=None)
 @given(st.text(max_size=12) | st.text("0123456789.+-eEinumkKMGTPE", max_size=12))
-def test_any_text_is_read_or_refused_and_nothing_else(text: str) -> None:
+def test_any_text_is_read_or_rejected_and_nothing_else(text: str) -> None:
     try:
         found = to_milli(text)
     except QuantityError:

@@ -49,7 +49,7 @@ def test_who_leaves_gives_away_only_its_own_shards(members: set[str], data: st.D
 
 @settings(max_examples=100)
 @given(members=SOME, doubtful=MEMBERS, data=st.data())
-def test_who_is_first_takes_at_once_and_yields_to_nobody(
+def test_who_is_first_takes_at_once_and_yields_to_no_one(
     members: set[str], doubtful: set[str], data: st.DataObject
 ) -> None:
     for shard in range(SHARDS):

@@ -200,7 +200,7 @@ class Cluster:
 @pytest.mark.requirement("SLC-18", "SLC-19", "SLC-21", "SLC-25", "SLC-32", "SLC-35")
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(min_value=0, max_value=2**32))
-def test_usage_is_what_was_granted_or_lives_at_every_event_of_a_resize(seed: int) -> None:
+def test_usage_is_what_was_admitted_or_lives_at_every_event_of_a_resize(seed: int) -> None:
     cluster = Cluster(random.Random(seed))
     for _ in range(40):
         epoch, planned = cluster.cache.epoch, plan_cycle(cluster.cache)

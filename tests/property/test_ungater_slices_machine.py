@@ -118,7 +118,9 @@ def deeds(world: SlicesWorld, rng: random.Random) -> dict[Callable[[], object], 
 @pytest.mark.requirement("SLC-14", "SLC-15", "SLC-17", "SLC-35", "SLC-36", "UNG-20")
 @pytest.mark.field_note("E1", "E2", "E5")
 @pytest.mark.parametrize("topology", [False, True])
-def test_long_resizes_never_exceed_a_grant_and_release_all_of_it_in_the_end(topology: bool) -> None:
+def test_long_resizes_never_exceed_an_admission_and_release_all_of_it_in_the_end(
+    topology: bool,
+) -> None:
     for seed in range(80):
         rng = random.Random(seed)
         world = SlicesWorld(rng.choices((0, 1, 1, 2), k=4), topology=topology)

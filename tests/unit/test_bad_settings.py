@@ -79,13 +79,13 @@ def test_a_wrong_configuration_ends_a_service_at_once_with_the_field(
     assert says in attempt.refused(HEAD.format(kind=attempt.kind) + text)
 
 
-def test_a_configuration_of_another_service_is_refused(attempt: Attempt) -> None:
+def test_a_configuration_of_another_service_is_rejected(attempt: Attempt) -> None:
     assert f"{attempt.kind}Configuration" in attempt.refused(HEAD.format(kind="Other"))
 
 
-def test_a_configuration_that_is_no_map_is_refused(attempt: Attempt) -> None:
+def test_a_configuration_that_is_no_map_is_rejected(attempt: Attempt) -> None:
     assert attempt.refused("- a list").startswith("config: ")
 
 
-def test_a_configuration_that_is_not_there_is_refused_with_its_path(attempt: Attempt) -> None:
+def test_a_configuration_that_is_not_there_is_rejected_with_its_path(attempt: Attempt) -> None:
     assert str(attempt.config) in attempt.refused(None)

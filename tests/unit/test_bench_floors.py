@@ -76,7 +76,7 @@ def test_recording_one_bench_leaves_the_ratios_of_the_others(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["[2.0, 1.0]", "[1.0]", "0.0", '"1"', "[1.0, 2.0, 3.0]"])
-def test_a_record_that_is_no_range_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_record_that_is_no_range_is_rejected(tmp_path: Path, text: str) -> None:
     file = tmp_path / "floors.toml"
     file.write_text(f'[placement]\n"a" = {text}\n')
     with pytest.raises(ValueError, match=r"range|a number"):

@@ -29,11 +29,11 @@ def test_each_job_in_one_rack_and_no_host_too_full_is_right() -> None:
         ([FIRST, AdmittedPods("large-0001", {"a2": 60, "a1": 90})], "2 hosts have more pods"),
     ],
 )
-def test_what_is_wrong_is_told(given: list[AdmittedPods], words: str) -> None:
+def test_what_is_wrong_is_reported(given: list[AdmittedPods], words: str) -> None:
     assert any(words in line for line in faults(given, RACKS, SIZE))
 
 
-def test_pods_on_other_hosts_than_admitted_are_told() -> None:
+def test_pods_on_other_hosts_than_admitted_are_reported() -> None:
     bound = {("large-0000", "a1"): 100, ("large-0000", "a2"): 50}
     assert elsewhere([FIRST], bound) == []
     words = ["large-0000: its pods are not where it was admitted"]

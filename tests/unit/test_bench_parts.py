@@ -50,12 +50,12 @@ def test_pods_by_rank_in_one_rack_are_in_their_place() -> None:
         (("a1", "a2", "a1"), r"ranks \[1, 2\] are not where the assignment says"),
     ],
 )
-def test_what_is_not_in_its_place_is_told(nodes: tuple[str, ...], said: str) -> None:
+def test_what_is_not_in_its_place_is_reported(nodes: tuple[str, ...], said: str) -> None:
     lines = wrong(places(*nodes), given(("a1", 2), ("a2", 1)))
     assert re.search(said, "\n".join(lines)), lines
 
 
-def test_a_job_without_pods_or_assignment_is_told() -> None:
+def test_a_job_without_pods_or_assignment_is_reported() -> None:
     assert misplaced([], RACKS, {}, jobs=1, pods=3) == ["0 Jobs have pods, not 1"]
     assert wrong(places("a1", "a1", "a2"), None) == ["train: no assignment"]
 

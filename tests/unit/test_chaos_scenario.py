@@ -99,7 +99,7 @@ def test_a_run_of_twenty_seeds_begins_nothing_that_would_end_after_forty_minutes
 
 
 @pytest.mark.requirement("OPS-12")
-def test_a_storm_that_met_no_request_has_struck_nobody() -> None:
+def test_a_storm_that_met_no_request_has_struck_no_one() -> None:
     quiet, busy = Report(draw(0)), Report(draw(1))
     assert never_injected([quiet]) == [fault.value for fault in Fault]
     storms = {fault.value for fault in WINDOWS}

@@ -242,7 +242,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.requirement("TAS-12")
 @pytest.mark.parametrize(("wire", "says"), REFUSED)
-def test_malformed_assignments_are_refused_by_path_and_value(
+def test_malformed_assignments_are_rejected_by_path_and_value(
     wire: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(AssignmentError) as refused:

@@ -38,7 +38,7 @@ async def test_waiting_in_vain_for_bound_pods_tells_each_pod_that_was_seen() -> 
     assert f"train-1: Pending, not bound, {gates}, being deleted" in told
 
 
-def test_a_workload_is_told_with_its_podsets_and_every_condition() -> None:
+def test_a_workload_is_reported_with_its_podsets_and_every_condition() -> None:
     condition = {"type": "QuotaReserved", "status": "False", "reason": "R", "message": "m" * 999}
     found: Object = {
         "metadata": {"name": "w", "ownerReferences": [{"kind": "Job", "name": "train"}]},
@@ -51,7 +51,7 @@ def test_a_workload_is_told_with_its_podsets_and_every_condition() -> None:
     assert len(told) < 300
 
 
-def test_a_job_is_told_with_its_counts() -> None:
+def test_a_job_is_reported_with_its_counts() -> None:
     status = {"active": 2, "failed": 0, "conditions": [{"type": "Complete", "status": "True"}]}
     found: Object = {
         "metadata": {"name": "train"},
@@ -65,12 +65,12 @@ def test_a_job_is_told_with_its_counts() -> None:
 
 @pytest.mark.parametrize("short", [short for _, short in evidence.SHOWN])
 @pytest.mark.parametrize("found", [{}, {"metadata": None, "spec": None, "status": None}])
-def test_an_object_without_anything_is_told_as_well(found: Object, short: object) -> None:
+def test_an_object_without_anything_is_reported_as_well(found: Object, short: object) -> None:
     assert callable(short)
     assert isinstance(short(found), str)
 
 
-def test_of_events_the_last_are_told_in_their_order() -> None:
+def test_of_events_the_last_are_reported_in_their_order() -> None:
     made = [
         {"reason": f"R{n}", "regarding": {"name": "w"}, "eventTime": f"2026-01-01T00:{n:02}:00Z"}
         for n in range(59)
@@ -80,7 +80,7 @@ def test_of_events_the_last_are_told_in_their_order() -> None:
     assert [line.split()[1] for line in lines] == [f"R{n}" for n in range(34, 59)]
 
 
-def test_of_a_log_the_last_lines_about_the_namespace_are_told(tmp_path: Path) -> None:
+def test_of_a_log_the_last_lines_about_the_namespace_are_reported(tmp_path: Path) -> None:
     log = tmp_path / "assigner-0.log"
     lines = [f'{{"n":{n},"namespace":"{"mine" if n % 2 else "other"}"}}' for n in range(200)]
     log.write_bytes("\n".join([*lines, '"mine" ' + "x" * 5000]).encode() + b"\n\xff")
@@ -94,7 +94,7 @@ def test_of_a_log_the_last_lines_about_the_namespace_are_told(tmp_path: Path) ->
     assert "cannot be read" in evidence.mentions(tmp_path / "none.log", "mine")
 
 
-def test_a_cluster_that_is_gone_is_told_and_nothing_is_raised(tmp_path: Path) -> None:
+def test_a_cluster_that_is_gone_is_reported_and_nothing_is_raised(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     for name in ("assigner-0", "webhook-1", "etcd"):

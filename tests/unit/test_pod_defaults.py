@@ -183,7 +183,7 @@ REFUSED: dict[str, tuple[core.PodSpec, tuple[core.LimitRange, ...], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_pod_that_would_be_refused_is_told_in_the_words_of_the_api_server(case: str) -> None:
+def test_a_pod_that_would_be_rejected_is_reported_in_the_words_of_the_api_server(case: str) -> None:
     found, ranges, expected = REFUSED[case]
     (text,) = texts(created(found, *ranges))
     assert text.startswith(expected)
@@ -200,7 +200,7 @@ def test_a_runtime_class_adds_its_overhead_once() -> None:
     assert apply_pod_defaults(plain, None, kata).requests == {"cpu": 1250, "memory": MI}
 
 
-def test_an_overhead_without_a_class_is_refused() -> None:
+def test_an_overhead_without_a_class_is_rejected() -> None:
     found = spec({}, overhead={"cpu": "1"})
     for classes in (None, runtime_class("kata")):
         (text,) = texts(apply_pod_defaults(found, None, classes))

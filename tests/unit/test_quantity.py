@@ -103,7 +103,7 @@ def test_quotas_of_a_whole_cluster_are_not_clamped_like_a_node() -> None:
         [],
     ],
 )
-def test_garbage_is_refused_with_the_value_and_a_hint(text: object) -> None:
+def test_garbage_is_rejected_with_the_value_and_a_hint(text: object) -> None:
     with pytest.raises(QuantityError, match=r'is not a quantity: use a form such as "500m"'):
         to_milli(text)  # type: ignore[arg-type]  # wire data may hold anything
 

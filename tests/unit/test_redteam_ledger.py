@@ -100,7 +100,7 @@ def test_the_peak_is_kept_when_pods_are_gone() -> None:
     assert account.ever_bound == {f"{MINE}/a", f"{MINE}/b"}
 
 
-def test_a_pod_that_is_resized_counts_anew() -> None:
+def test_a_pod_that_is_resized_counts_again() -> None:
     account = ledger()
     account.pod("ADDED", pod("a"))
     account.pod("MODIFIED", pod("a", cpu="9"))
@@ -140,7 +140,7 @@ def test_a_pod_too_many_on_a_host_is_misplaced() -> None:
     assert account.misplaced() == ["2 pods of attacker/w/main on host-1, 1 assigned"]
 
 
-def test_a_pod_on_a_host_that_nobody_assigned_is_misplaced() -> None:
+def test_a_pod_on_a_host_that_no_one_assigned_is_misplaced() -> None:
     account = ledger(topology=True)
     account.workload(workload(host_1=1))
     account.pod("ADDED", pod("a", spec={"nodeName": "host-9"}))
@@ -166,5 +166,5 @@ def test_a_bound_pod_without_marks_is_misplaced_where_a_topology_places() -> Non
         ("field is immutable", "validation"),
     ],
 )
-def test_who_refused_is_told_by_the_words(words: str, by: str) -> None:
+def test_who_rejected_is_reported_by_the_words(words: str, by: str) -> None:
     assert RejectedWrite("create", words).by == by

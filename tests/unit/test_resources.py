@@ -94,6 +94,6 @@ def test_a_spec_without_containers_asks_for_nothing() -> None:
     assert pod_requests(PodSpec()) == {}
 
 
-def test_garbage_is_refused_with_its_place() -> None:
+def test_garbage_is_rejected_with_its_place() -> None:
     with pytest.raises(QuantityError, match=r'^containers\["c"\]\.resources\.requests\.cpu: "x"'):
         pod_requests(PodSpec(containers=(container({"cpu": "x"}),)))

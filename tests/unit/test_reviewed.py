@@ -49,6 +49,6 @@ def test_a_review_that_took_too_long_is_asked_for_again(
     ],
     ids=["answered soon", "refused at once", "other words", "again and again"],
 )
-def test_every_other_refusal_is_told(message: str, takes_s: float, times: int) -> None:
+def test_every_other_rejection_is_reported(message: str, takes_s: float, times: int) -> None:
     with pytest.raises(ForbiddenError):
         played(ForbiddenError, message, takes_s, times)

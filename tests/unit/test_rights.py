@@ -34,7 +34,7 @@ def entry(service: str, verb: str, resource: str, **more: Any) -> str:
     return json.dumps(found) + "\n"
 
 
-def test_uses_and_refusals_are_read_from_a_log_that_is_still_written(tmp_path: Path) -> None:
+def test_uses_and_rejections_are_read_from_a_log_that_is_still_written(tmp_path: Path) -> None:
     log = tmp_path / "audit.log"
     forbidden = {"authorization.k8s.io/decision": "forbid"}
     log.write_text(

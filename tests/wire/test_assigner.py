@@ -119,7 +119,7 @@ async def test_a_deactivated_workload_gives_back_template_and_usage_and_returns(
 
 
 @pytest.mark.requirement("VAL-02", "VAL-13")
-async def test_an_unknown_level_deactivates_with_its_reason_until_it_is_mended(
+async def test_an_unknown_level_deactivates_with_its_reason_until_it_is_fixed(
     world: World,
 ) -> None:
     async with assigner(world):
@@ -206,7 +206,7 @@ async def test_a_deleted_job_takes_its_workload_along(world: World) -> None:
         await eventually(lambda: world.workloads() == [])
 
 
-async def test_a_deleted_workload_stops_its_job_and_is_made_anew(world: World) -> None:
+async def test_a_deleted_workload_stops_its_job_and_is_made_again(world: World) -> None:
     async with assigner(world):
         world.submit("train", required=RACK)
         await eventually(lambda: world.runs("train"))
@@ -259,7 +259,7 @@ async def test_an_unknown_priority_class_delays_the_workload_until_it_appears(
 
 
 @pytest.mark.requirement("TAS-25")
-async def test_flavors_that_disagree_fail_to_start_and_a_mended_job_is_queued_anew(
+async def test_flavors_that_disagree_fail_to_start_and_a_fixed_job_is_queued_again(
     world: World,
 ) -> None:
     def two_groups(queue: Object) -> None:
@@ -394,7 +394,7 @@ async def test_room_is_taken_while_an_admission_is_on_its_way(world: World) -> N
 
 
 @pytest.mark.requirement("CAP-11")
-async def test_room_of_an_admission_that_is_refused_goes_to_others(world: World) -> None:
+async def test_room_of_an_admission_that_is_rejected_goes_to_others(world: World) -> None:
     world.put(kinds.CLUSTER_QUEUES, objects.cluster_queue("cq", "tas", {"cpu": "1000"}))
     path = "/workloads/job-first"
     refusal = Fault.status(403, "Forbidden", "no", method="PATCH", path=path, times=10**9)
@@ -408,7 +408,7 @@ async def test_room_of_an_admission_that_is_refused_goes_to_others(world: World)
 
 @pytest.mark.requirement("OPS-07")
 @pytest.mark.parametrize("code", [403, 409, 429, 500])
-async def test_a_refused_write_is_decided_again(world: World, code: int) -> None:
+async def test_a_rejected_write_is_decided_again(world: World, code: int) -> None:
     world.faults.append(Fault.status(code, method="PATCH", path="/workloads/", times=2))
     world.faults.append(Fault.status(code, method="PATCH", path="/jobs/", times=2))
     async with assigner(world):
@@ -416,7 +416,7 @@ async def test_a_refused_write_is_decided_again(world: World, code: int) -> None
         await eventually(lambda: world.condition("train", "PodsReady")[0] == "True")
 
 
-async def test_a_start_refused_for_what_it_says_is_no_crash_loop(world: World) -> None:
+async def test_a_start_rejected_for_what_it_says_is_no_crash_loop(world: World) -> None:
     world.faults.append(Fault.status(422, "Invalid", "no way", method="PATCH", path="/jobs/"))
     async with assigner(world):
         world.submit("train", required=RACK)

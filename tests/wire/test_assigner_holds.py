@@ -50,7 +50,7 @@ def _planned_since(replica: Assigner, cycles: int) -> Callable[[], bool]:
     return lambda: replica.scheduler.cycles > cycles
 
 
-async def test_without_an_interval_each_change_of_room_is_told(world: World) -> None:
+async def test_without_an_interval_each_change_of_room_is_reported(world: World) -> None:
     async with assigner(world) as replica:
         world.submit("train", 5, required=RACK)
         await eventually(world.shows("train", "QuotaReserved", "False"))

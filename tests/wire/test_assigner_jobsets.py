@@ -235,7 +235,7 @@ async def test_a_removed_queue_label_leaves_a_jobset_as_its_user_wrote_it() -> N
 
 
 @pytest.mark.requirement("TAS-29")
-async def test_a_refusal_of_the_kinds_own_webhook_is_told() -> None:
+async def test_a_rejection_of_the_kinds_own_webhook_is_reported() -> None:
     async with KindsWorld() as world:
         furnish(world)
         refusal = "spec.replicatedJobs: schedulingGates: field is immutable"

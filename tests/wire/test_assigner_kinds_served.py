@@ -47,7 +47,7 @@ async def without_clusters(world: KindsWorld) -> AsyncIterator[Assigner]:
         yield replica
 
 
-async def test_a_kind_that_is_not_installed_keeps_nobody_waiting(world: KindsWorld) -> None:
+async def test_a_kind_that_is_not_installed_keeps_no_one_waiting(world: KindsWorld) -> None:
     world.unserved.add(kinds.JOBSETS.full_name)
     with structlog.testing.capture_logs() as logged:
         async with without_clusters(world) as replica:

@@ -94,7 +94,7 @@ async def test_a_topology_that_is_another_one_by_now_is_not_removed(world: Pools
 
 
 @pytest.mark.requirement("OSM-08")
-async def test_emptied_keys_remove_the_topology_and_new_ones_bring_it_back(
+async def test_emptied_keys_remove_the_topology_and_new_ones_add_it_back(
     world: PoolsWorld,
 ) -> None:
     world.pool(ZONE)
@@ -117,7 +117,7 @@ async def test_pools_without_keys_have_no_topology(world: PoolsWorld) -> None:
 
 
 @pytest.mark.requirement("OSM-02")
-async def test_a_pool_that_slipped_past_the_webhook_is_told_and_changes_nothing(
+async def test_a_pool_that_slipped_past_the_webhook_is_reported_and_changes_nothing(
     world: PoolsWorld,
 ) -> None:
     world.pool(ZONE)
@@ -141,7 +141,7 @@ async def test_a_deleted_pool_takes_its_topology_along(world: PoolsWorld, collec
         await eventually(lambda: list(world.topologies()) == ["osmo-pool-other-topology"])
 
 
-async def test_a_pool_that_went_while_nobody_looked_takes_its_topology_along(
+async def test_a_pool_that_went_while_no_one_looked_takes_its_topology_along(
     world: PoolsWorld,
 ) -> None:
     world.collects = False
@@ -162,7 +162,7 @@ def _written(logged: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [(line["pool"], line["reason"]) for line in lines]
 
 
-async def test_a_pool_made_anew_under_its_name_keeps_a_topology(world: PoolsWorld) -> None:
+async def test_a_pool_made_again_under_its_name_keeps_a_topology(world: PoolsWorld) -> None:
     world.collects = False
     world.pool(ZONE)
     async with pool_keeper(world):
@@ -229,7 +229,7 @@ async def test_other_labels_and_owners_of_a_topology_stay(world: PoolsWorld) -> 
     ids=["nobody's", "of another pool", "of another controller"],
 )
 @pytest.mark.requirement("OSM-08")
-async def test_a_topology_of_somebody_else_is_left_alone_and_told(
+async def test_a_topology_of_somebody_else_is_left_alone_and_reported(
     world: PoolsWorld, foreign: dict[str, Any]
 ) -> None:
     before = world.topology(RACK, **foreign)
@@ -306,7 +306,7 @@ async def test_a_kind_of_pools_that_goes_leaves_topologies_to_the_collector(
     assert not any(r.method == "DELETE" for r in world.osmo_writes()[before:])
 
 
-async def test_a_refusal_by_the_api_server_is_told_and_tried_again(world: PoolsWorld) -> None:
+async def test_a_rejection_by_the_api_server_is_reported_and_tried_again(world: PoolsWorld) -> None:
     told = "topologies.kai.scheduler is forbidden"
     fault = Fault.status(403, "Forbidden", told, method="POST", path="/topologies", times=10**6)
     world.faults.append(fault)

@@ -55,7 +55,7 @@ async def test_without_rights_for_pools_all_the_rest_goes_on(
 
 
 @pytest.mark.requirement("OSM-08")
-async def test_levels_that_are_refused_leave_the_topology_as_it_was(world: PoolsWorld) -> None:
+async def test_levels_that_are_rejected_leave_the_topology_as_it_was(world: PoolsWorld) -> None:
     world.pool(ZONE)
     async with assigner(world, configured=gated()):
         await settled(world, IN_STEP, labels(ZONE))
@@ -70,7 +70,7 @@ async def test_levels_that_are_refused_leave_the_topology_as_it_was(world: Pools
 
 
 @pytest.mark.requirement("OSM-08")
-async def test_a_pool_whose_topology_is_refused_counts_as_not_in_step(world: PoolsWorld) -> None:
+async def test_a_pool_whose_topology_is_rejected_counts_as_not_in_step(world: PoolsWorld) -> None:
     world.pool(ZONE)
     async with assigner(world, configured=gated()):
         await settled(world, IN_STEP, labels(ZONE))

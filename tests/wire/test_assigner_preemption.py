@@ -76,7 +76,7 @@ async def test_a_job_gives_way_as_a_whole_and_comes_back_as_it_was() -> None:
 
 
 @pytest.mark.requirement("SLC-31")
-async def test_nobody_takes_what_was_given_up_before_the_one_it_was_given_up_for() -> None:
+async def test_no_one_takes_what_was_given_up_before_the_one_it_was_given_up_for() -> None:
     async with World() as world, acting(world):
         submit(world, "first", 4, "low")
         await eventually(world.started("first"))
@@ -97,7 +97,7 @@ async def test_nobody_takes_what_was_given_up_before_the_one_it_was_given_up_for
 
 
 @pytest.mark.requirement("SLC-31")
-async def test_a_refused_eviction_is_written_again_and_nobody_else_goes_instead() -> None:
+async def test_a_rejected_eviction_is_written_again_and_no_one_else_goes_instead() -> None:
     async with World() as world, acting(world):
         submit(world, "first", 2, "low")
         submit(world, "second", 2, "middle")
@@ -113,7 +113,7 @@ async def test_a_refused_eviction_is_written_again_and_nobody_else_goes_instead(
 
 
 @pytest.mark.requirement("SLC-31")
-async def test_a_job_that_cannot_start_yet_drives_nobody_out() -> None:
+async def test_a_job_that_cannot_start_yet_drives_no_one_out() -> None:
     async with World() as world, acting(world) as replica:
         submit(world, "first", 4, "low")
         await eventually(world.started("first"))
@@ -157,7 +157,7 @@ async def test_a_resized_cluster_gives_way_with_its_slices_and_comes_back_at_its
 @pytest.mark.requirement("SLC-31", "OPS-12")
 @pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
 @pytest.mark.parametrize("number", range(8, LIFE))
-async def test_a_death_at_any_write_makes_nobody_else_give_way(number: int, applied: bool) -> None:
+async def test_a_death_at_any_write_makes_no_one_else_give_way(number: int, applied: bool) -> None:
     async with World() as world:
         furnished(world)
         killer = Killer(number, applied=applied)

@@ -307,7 +307,7 @@ async def test_marks_that_were_overwritten_are_put_back() -> None:
 
 
 @pytest.mark.requirement("TAS-25")
-async def test_what_a_flavor_brought_is_put_back_when_a_manifest_is_applied_anew() -> None:
+async def test_what_a_flavor_restored_is_put_back_when_a_manifest_is_applied_again() -> None:
     async with KindsWorld() as world:
         furnish(world)
         world.add(CLUSTERS, cluster())

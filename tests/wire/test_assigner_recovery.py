@@ -165,7 +165,7 @@ async def test_without_a_timeout_lost_pods_are_waited_for() -> None:
         assert world.runs("train")
 
 
-async def test_the_time_runs_on_while_nobody_acts() -> None:
+async def test_the_time_runs_on_while_no_one_acts() -> None:
     """Whoever takes over counts from the condition, and not from his own start."""
     async with Losing() as world:
         furnish(world)

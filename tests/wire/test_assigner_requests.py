@@ -154,7 +154,7 @@ async def test_a_creation_that_failed_is_repeated(world: LaggingWorld) -> None:
 
 
 @pytest.mark.requirement("OPS-07")
-async def test_a_workload_that_no_watch_ever_showed_is_created_anew(
+async def test_a_workload_that_no_watch_ever_showed_is_created_again(
     world: LaggingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assumed_writes, "ASSUMED_FOR_S", 0.3)

@@ -81,7 +81,7 @@ def _break(replica: Assigner, world: World, job: str) -> None:
 
 
 @pytest.mark.requirement("OPS-07")
-async def test_a_defect_is_told_logged_and_counted_and_the_others_go_on(world: World) -> None:
+async def test_a_defect_is_reported_logged_and_counted_and_the_others_go_on(world: World) -> None:
     before = REGISTRY.get_sample_value(DEFECTS) or 0.0
     with capture_logs() as logs:
         async with assigner(world) as replica:

@@ -123,7 +123,7 @@ async def test_kinds_in_use_keep_their_finalizer(world: World) -> None:
         await eventually(lambda: world.get(kinds.TOPOLOGIES, "dc") is None)
 
 
-async def test_unsupported_fields_are_told_once(world: World) -> None:
+async def test_unsupported_fields_are_reported_once(world: World) -> None:
     async with assigner(world):
         world.change(
             kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(fairSharing={"weight": "2"})

@@ -61,7 +61,7 @@ async def test_a_default_class_that_comes_or_goes_strands_no_waiting_job(world: 
         await eventually(world.started("train"))
 
 
-async def test_jobs_whose_pods_would_be_refused_start_when_what_refuses_them_changes(
+async def test_jobs_whose_pods_would_be_rejected_start_when_what_rejects_them_changes(
     world: World,
 ) -> None:
     most = {"type": "Container", "max": {"cpu": "2"}, "default": {"cpu": "2"}}
@@ -113,7 +113,7 @@ async def test_what_was_decided_during_a_write_is_decided_again_after_it(world: 
         await eventually(lambda: not world.runs("train"))
 
 
-async def test_a_job_that_failed_to_start_is_queued_anew_by_another_queue(world: World) -> None:
+async def test_a_job_that_failed_to_start_is_queued_again_by_another_queue(world: World) -> None:
     def two_groups(queue: Object) -> None:
         quota = [{"name": "memory", "nominalQuota": "64Gi"}]
         flavor = {"name": "slow", "resources": quota}
@@ -151,7 +151,7 @@ async def test_nothing_is_remembered_of_jobs_that_are_gone(world: World) -> None
 
 
 @pytest.mark.requirement("OPS-07")
-async def test_a_workload_whose_admission_is_refused_for_ever_blocks_nobody(world: World) -> None:
+async def test_a_workload_whose_admission_is_rejected_for_ever_blocks_no_one(world: World) -> None:
     refused = Fault.status(422, "Invalid", "no way", method="PATCH", path="/workloads/job-first")
     refused.times = 1000
     world.faults.append(refused)
@@ -166,7 +166,7 @@ async def test_a_workload_whose_admission_is_refused_for_ever_blocks_nobody(worl
 
 @pytest.mark.requirement("OPS-09")
 @pytest.mark.parametrize("path", ["/jobs/train", "/workloads"])
-async def test_who_forbids_what_a_job_needs_is_told_to_its_user(world: World, path: str) -> None:
+async def test_who_forbids_what_a_job_needs_is_asked_to_its_user(world: World, path: str) -> None:
     method = "POST" if path == "/workloads" else "PATCH"
     world.faults.append(Fault.status(403, "Forbidden", "policy says no", method=method, path=path))
     async with assigner(world):

@@ -103,7 +103,7 @@ async def test_an_expired_continue_token_is_gone(server: FakeApiServer, client: 
         await anext(pages)
 
 
-async def test_conflicts_and_taken_names_are_told_apart(
+async def test_conflicts_and_taken_names_are_reported_apart(
     server: FakeApiServer, client: Client
 ) -> None:
     stale = b'{"metadata":{"resourceVersion":"1"}}'
@@ -117,7 +117,7 @@ async def test_conflicts_and_taken_names_are_told_apart(
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH", "POST", "DELETE"])
-async def test_throttled_requests_wait_as_told_and_are_sent_again(
+async def test_throttled_requests_wait_as_reported_and_are_sent_again(
     server: FakeApiServer, client: Client, method: str
 ) -> None:
     wait = {"Retry-After": "0.05"}
@@ -173,7 +173,7 @@ async def test_a_read_gives_up_after_three_tries(server: FakeApiServer, client: 
     assert len(server.requests) == 3
 
 
-async def test_a_failing_webhook_behind_a_write_is_told(
+async def test_a_failing_webhook_behind_a_write_is_reported(
     server: FakeApiServer, client: Client
 ) -> None:
     server.faults.append(Fault.status(500, "InternalError", "failed calling webhook"))
@@ -222,7 +222,7 @@ async def test_an_expired_token_is_read_again_once(server: FakeApiServer, tmp_pa
     await client.close()
 
 
-async def test_a_token_that_changed_behind_a_refusal_is_used(
+async def test_a_token_that_changed_behind_a_rejection_is_used(
     server: FakeApiServer, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
@@ -260,7 +260,7 @@ async def test_a_watch_line_of_two_mebibytes_arrives_whole(
     assert lines == [long[:-1], b'"short"', b'"half"']
 
 
-async def test_a_watch_line_without_end_is_refused(server: FakeApiServer, client: Client) -> None:
+async def test_a_watch_line_without_end_is_rejected(server: FakeApiServer, client: Client) -> None:
     async def flood() -> None:
         await until(lambda: server.streams)
         for _ in range(5):
@@ -272,7 +272,7 @@ async def test_a_watch_line_without_end_is_refused(server: FakeApiServer, client
     await feeding
 
 
-async def test_a_silent_watch_counts_as_dead(server: FakeApiServer, client: Client) -> None:
+async def test_a_silent_watch_counts_as_lost(server: FakeApiServer, client: Client) -> None:
     with pytest.raises(TransportError) as silent:
         await collect(client, [], idle_s=0.1)
     assert silent.value.reason == "Stalled"
@@ -390,7 +390,7 @@ def test_paths_of_collections_objects_and_subresources() -> None:
 
 
 @pytest.mark.parametrize("parts", [("", "b"), ("a", "", "status")])
-def test_paths_that_name_nothing_are_refused(parts: tuple[str, ...]) -> None:
+def test_paths_that_name_nothing_are_rejected(parts: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="pods"):
         PODS.path(*parts)
     with pytest.raises(ValueError, match="cluster-scoped"):

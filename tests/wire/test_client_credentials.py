@@ -75,7 +75,7 @@ async def test_a_program_that_fails_is_asked_once_for_all_that_waited(
 
 @pytest.mark.requirement("UNG-18")
 @pytest.mark.parametrize("watch", [False, True], ids=["read", "watch"])
-async def test_a_late_refusal_of_the_old_header_renews_no_new_one(
+async def test_a_late_rejection_of_the_old_header_renews_no_new_one(
     server: FakeApiServer, watch: bool
 ) -> None:
     asked, late = [], asyncio.Event()

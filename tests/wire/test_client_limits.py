@@ -97,7 +97,7 @@ async def test_a_write_is_not_sent_again_after_the_deadline_of_its_sender(
 
 
 @pytest.mark.requirement("UNG-17", "OPS-08")
-async def test_a_request_stops_waiting_when_its_deadline_is_brought_forward(
+async def test_a_request_stops_waiting_when_its_deadline_is_restored_forward(
     server: FakeApiServer, client: Client
 ) -> None:
     wait = {"Retry-After": "30"}
@@ -304,7 +304,7 @@ async def test_a_flood_without_lines_is_not_piled_up(server: FakeApiServer, clie
     assert sent < 16 * 2**20, "the limit, and what sockets and streams buffer"
 
 
-async def test_a_refused_watch_is_an_error_of_the_family_and_renews_the_token(
+async def test_a_rejected_watch_is_an_error_of_the_family_and_renews_the_token(
     server: FakeApiServer, client: Client
 ) -> None:
     server.tokens = {"other"}
@@ -350,7 +350,7 @@ async def test_a_first_page_of_huge_items_is_given_up_and_asked_for_in_parts(
 
 
 @pytest.mark.requirement("UNG-18")
-async def test_an_answer_that_nobody_waits_for_any_more_is_never_taken_for_the_next_one(
+async def test_an_answer_that_no_one_waits_for_any_more_is_never_taken_for_the_next_one(
     server: FakeApiServer,
 ) -> None:
     """Neither the rest of a body nor a late answer: the connection is not used again."""
@@ -387,7 +387,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_never_taken_for_the_n
     await client.close()
 
 
-async def test_a_redirect_is_a_refusal_and_takes_no_credentials_along(
+async def test_a_redirect_is_a_rejection_and_takes_no_credentials_along(
     server: FakeApiServer, client: Client
 ) -> None:
     server.faults.append(Fault.status(307, headers={"Location": f"{server.url}/elsewhere"}))

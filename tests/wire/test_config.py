@@ -176,7 +176,7 @@ async def test_files_that_are_not_there_are_said_at_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["{{", "", "[]", "clusters: [5]", "\xff"])
-async def test_a_file_that_is_no_kubeconfig_is_refused_by_its_name(
+async def test_a_file_that_is_no_kubeconfig_is_rejected_by_its_name(
     text: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "odd"
@@ -185,7 +185,7 @@ async def test_a_file_that_is_no_kubeconfig_is_refused_by_its_name(
         await connect(ConnectionSettings(kubeconfig=path), user_agent="x")
 
 
-async def test_outside_of_a_pod_empty_settings_are_refused(
+async def test_outside_of_a_pod_empty_settings_are_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
@@ -247,7 +247,7 @@ def exec_user(token: Path) -> dict[str, Any]:
 
 @pytest.mark.requirement("UNG-18")
 @pytest.mark.parametrize("source", ["exec", "tokenFile", "token"])
-async def test_a_token_of_a_kubeconfig_that_expired_is_fetched_anew_once_for_all(
+async def test_a_token_of_a_kubeconfig_that_expired_is_fetched_again_once_for_all(
     server: FakeApiServer, server_cert: Certificate, tmp_path: Path, source: str
 ) -> None:
     token = tmp_path / "token"

@@ -146,7 +146,7 @@ async def test_a_full_queue_drops_and_counts_and_never_blocks(server: FakeApiSer
     await running.stop()
 
 
-async def test_a_refused_event_is_dropped_and_the_next_one_written(
+async def test_a_rejected_event_is_dropped_and_the_next_one_written(
     server: FakeApiServer, running: Running
 ) -> None:
     server.faults += [Fault.status(403, "Forbidden", "namespace is being terminated"), Fault.cut()]

@@ -69,7 +69,7 @@ async def test_explaining_writes_nothing(desk: Desk) -> None:
     assert {request.method for request in desk.world.requests} == {"GET"}
 
 
-async def test_an_admitted_workload_is_told_with_its_pods(desk: Desk) -> None:
+async def test_an_admitted_workload_is_reported_with_its_pods(desk: Desk) -> None:
     async with assigner(desk.world):
         desk.world.submit("train", 4, required=RACK)
         await eventually(lambda: desk.world.runs("train"))
@@ -107,7 +107,7 @@ async def test_a_job_that_has_no_workload_yet_is_explained_all_the_same(desk: De
 
 
 @pytest.mark.requirement("OPS-11")
-async def test_a_namespace_whose_jobs_are_not_managed_is_told_by_its_labels(desk: Desk) -> None:
+async def test_a_namespace_whose_jobs_are_not_managed_is_reported_by_its_labels(desk: Desk) -> None:
     managed = {"rackgate.dev/managed-jobs": "true"}
     desk.world.put(kinds.MUTATING_CONFIGS, objects.mutating_configuration(managed))
     desk.world.submit("train", 5, required=RACK)
@@ -121,7 +121,7 @@ async def test_a_namespace_whose_jobs_are_not_managed_is_told_by_its_labels(desk
     assert (await desk.named("train")).state == "notSubmitted"
 
 
-async def test_what_is_not_there_is_told_with_what_has_a_similar_name(desk: Desk) -> None:
+async def test_what_is_not_there_is_reported_with_what_has_a_similar_name(desk: Desk) -> None:
     async with assigner(desk.world):
         desk.world.submit("train", 5, required=RACK)
         await eventually(lambda: desk.world.condition("train", "QuotaReserved")[0] == "False")
@@ -131,12 +131,12 @@ async def test_what_is_not_there_is_told_with_what_has_a_similar_name(desk: Desk
         await desk.named("trian")
 
 
-async def test_a_name_before_the_slash_that_is_a_kind_is_told(desk: Desk) -> None:
+async def test_a_name_before_the_slash_that_is_a_kind_is_reported(desk: Desk) -> None:
     with pytest.raises(CommandError, match="before the slash is a namespace, not a kind"):
         await desk.named("train", "jobs.batch")
 
 
-async def test_a_missing_workload_is_told_where_jobs_may_not_be_read(desk: Desk) -> None:
+async def test_a_missing_workload_is_reported_where_jobs_may_not_be_read(desk: Desk) -> None:
     desk.world.faults.append(Fault.status(403, "Forbidden", path="/jobs", method="GET"))
     with pytest.raises(CommandError, match=r'no Workload "train" .* Jobs without one cannot be'):
         await desk.named("train")

@@ -65,7 +65,7 @@ async def test_a_jobset_is_explained_by_its_name(world: ElasticWorld) -> None:
     assert "more than the nominal quota of 64 in flavor plain" in found.summary
 
 
-async def test_kinds_that_may_not_be_read_are_told_by_their_names(world: ElasticWorld) -> None:
+async def test_kinds_that_may_not_be_read_are_reported_by_their_names(world: ElasticWorld) -> None:
     world.faults += [
         Fault.status(403, "Forbidden", path=path, times=9)
         for path in ("/jobsets/", "/rayclusters/")

@@ -206,7 +206,7 @@ async def test_another_error_event_is_followed_by_a_list(
         await until(lambda: lists(server) == 2)
 
 
-async def test_throttled_and_refused_lists_are_tried_until_they_work(
+async def test_throttled_and_rejected_lists_are_tried_until_they_work(
     server: FakeApiServer, client: Client
 ) -> None:
     server.put(PODS, pod("a"))
@@ -219,7 +219,7 @@ async def test_throttled_and_refused_lists_are_tried_until_they_work(
         assert followed.names == {"a"}
 
 
-async def test_a_refused_list_says_what_is_missing(server: FakeApiServer, client: Client) -> None:
+async def test_a_rejected_list_says_what_is_missing(server: FakeApiServer, client: Client) -> None:
     server.faults.append(Fault.status(403, "Forbidden", "pods is forbidden", times=999))
     followed = Followed(client)
     assert followed.informer.missing() == ["pods: not listed yet"]

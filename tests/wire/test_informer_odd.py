@@ -124,7 +124,7 @@ async def test_an_event_about_nothing_ends_nothing(
 @pytest.mark.parametrize(
     "answer", [STATUS, {"type": "ERROR", "object": STATUS}], ids=["status", "event"]
 )
-async def test_a_watch_that_is_answered_with_a_refusal_under_200_lists_again(
+async def test_a_watch_that_is_answered_with_a_rejection_under_200_lists_again(
     server: FakeApiServer, answer: dict[str, Any], end: bytes
 ) -> None:
     body = json.dumps(answer).encode() + end

@@ -110,7 +110,7 @@ async def until_ready(run: Run) -> None:
 
 @pytest.mark.requirement("OPS-06")
 @pytest.mark.parametrize("service", SERVICES)
-async def test_of_two_that_start_at_once_one_acts_and_the_other_is_told(
+async def test_of_two_that_start_at_once_one_acts_and_the_other_is_reported(
     server: FakeApiServer, start: Any, service: str
 ) -> None:
     server.put(CLUSTER_ROLE_BINDINGS, binding(service, OWN))
@@ -149,7 +149,7 @@ async def test_where_both_are_named_neither_acts(server: FakeApiServer, start: A
 
 
 @pytest.mark.parametrize("service", SERVICES)
-async def test_kueue_beside_it_is_told_before_and_while_it_acts(
+async def test_kueue_beside_it_is_reported_before_and_while_it_acts(
     server: FakeApiServer, start: Any, service: str
 ) -> None:
     server.put(CLUSTER_ROLE_BINDINGS, binding(service, OWN))

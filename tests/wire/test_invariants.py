@@ -215,13 +215,15 @@ async def test_what_only_one_reading_shows_is_no_breach(
     assert code == 0, capsys.readouterr().out
 
 
-async def test_a_cluster_without_the_crds_is_told_from_a_sound_one(server: FakeApiServer) -> None:
+async def test_a_cluster_without_the_crds_is_reported_from_a_sound_one(
+    server: FakeApiServer,
+) -> None:
     server.faults.append(Fault.status(404, "NotFound", path="/", times=ALWAYS))
     with pytest.raises(CommandError, match=r"nothing can be checked: .* no workloads\.kueue"):
         await checked(server)
 
 
-async def test_a_cluster_that_does_not_answer_is_told_from_one_with_breaches(
+async def test_a_cluster_that_does_not_answer_is_reported_from_one_with_breaches(
     tmp_path: Path,
 ) -> None:
     silent = FakeApiServer()
@@ -292,7 +294,7 @@ async def desk(server: FakeApiServer) -> AsyncIterator[Desk]:
     await task
 
 
-async def test_a_breach_is_told_once_and_so_is_its_end(desk: Desk) -> None:
+async def test_a_breach_is_reported_once_and_so_is_its_end(desk: Desk) -> None:
     surplus = pod("train", 3, "n2")
     desk.server.put(kinds.PODS, surplus)
     await until(lambda: sorted(desk.rules()) == ["over-domain", "over-granted"])
@@ -327,7 +329,7 @@ async def test_who_took_a_gate_is_seen_between_two_versions(desk: Desk) -> None:
     await until(lambda: "foreign-gate-taken" in desk.rules())
 
 
-async def test_a_lost_connection_is_told_and_invents_nothing(desk: Desk) -> None:
+async def test_a_lost_connection_is_reported_and_invents_nothing(desk: Desk) -> None:
     await desk.server.stop()
     await until(lambda: len(desk.connection) == 1)
     assert desk.connection[0]
@@ -360,7 +362,7 @@ async def test_what_may_be_listed_but_not_watched_is_found_before(server: FakeAp
     }
 
 
-async def test_a_right_that_is_taken_away_is_told_and_nothing_old_is_judged(desk: Desk) -> None:
+async def test_a_right_that_is_taken_away_is_reported_and_nothing_old_is_judged(desk: Desk) -> None:
     desk.server.faults.append(Fault.status(403, "Forbidden", path="/pods", times=ALWAYS))
     await until(lambda: desk.server.streams != [])
     for stream in list(desk.server.streams):

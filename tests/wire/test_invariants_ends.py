@@ -46,7 +46,7 @@ async def server() -> AsyncIterator[FakeApiServer]:
 # A namespace.
 
 
-async def test_a_namespace_that_is_not_there_is_told_from_an_empty_one(
+async def test_a_namespace_that_is_not_there_is_reported_from_an_empty_one(
     server: FakeApiServer, capsys: Capture
 ) -> None:
     fill(server, sound())
@@ -58,7 +58,7 @@ async def test_a_namespace_that_is_not_there_is_told_from_an_empty_one(
         await checked(server, "-n", "taem")
 
 
-async def test_a_watch_of_a_namespace_that_is_not_there_is_refused(server: FakeApiServer) -> None:
+async def test_a_watch_of_a_namespace_that_is_not_there_is_rejected(server: FakeApiServer) -> None:
     client = server.client()
     try:
         with pytest.raises(CommandError, match='there is no namespace "taem"'):
@@ -236,7 +236,7 @@ async def test_a_server_that_fell_silent_is_noticed_at_the_end(
     assert seat.connection == ["no answer within 0.2 s"]
 
 
-async def test_a_list_that_is_refused_after_a_break_is_told(seat: Seat) -> None:
+async def test_a_list_that_is_rejected_after_a_break_is_reported(seat: Seat) -> None:
     """The version is too old and the list that must follow is not there: nothing is judged."""
     await until(lambda: not seat.following.disconnected)
     seat.server.faults.append(
@@ -256,7 +256,7 @@ async def test_a_list_that_is_refused_after_a_break_is_told(seat: Seat) -> None:
 
 
 @pytest.mark.requirement("OPS-12")
-async def test_a_right_to_watch_that_is_lost_alone_is_told_and_nothing_old_is_judged(
+async def test_a_right_to_watch_that_is_lost_alone_is_reported_and_nothing_old_is_judged(
     seat: Seat,
 ) -> None:
     forbidden = Fault.status(403, "Forbidden", path="/pods", watch=True, times=ALWAYS)
@@ -326,7 +326,7 @@ async def test_a_cluster_without_jobset_and_kuberay_lacks_no_rule(
     assert json.loads(capsys.readouterr().out)["notChecked"] == {}
 
 
-async def test_jobsets_that_are_served_and_may_not_be_listed_are_told(
+async def test_jobsets_that_are_served_and_may_not_be_listed_are_reported(
     server: FakeApiServer, capsys: Capture
 ) -> None:
     fill(server, sound())

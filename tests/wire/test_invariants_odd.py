@@ -60,7 +60,7 @@ async def test_a_list_without_items_is_an_empty_one(
         b'{"kind": "Status", "code": 401, "metadata": {}}',
     ],
 )
-async def test_an_answer_that_is_no_list_is_told_from_a_cluster(
+async def test_an_answer_that_is_no_list_is_reported_from_a_cluster(
     server: FakeApiServer, body: bytes
 ) -> None:
     server.faults.append(Fault.body(body, path="/", times=ALWAYS))
@@ -77,7 +77,7 @@ async def test_an_answer_that_is_no_list_is_told_from_a_cluster(
 
 
 @pytest.mark.parametrize("words", [(), ("--watch",)])
-async def test_an_interrupt_ends_it_while_nobody_answers(
+async def test_an_interrupt_ends_it_while_no_one_answers(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:
     mute = FakeApiServer()
@@ -118,7 +118,7 @@ async def test_a_watch_too_short_for_a_rule_says_so(server: FakeApiServer, capsy
     assert left_out["not-released"] == "--for 1s ends before --patience 60s"
 
 
-def test_a_watch_too_short_for_any_rule_is_refused() -> None:
+def test_a_watch_too_short_for_any_rule_is_rejected() -> None:
     arguments = parsed("--watch", "--for", "2s")
     with pytest.raises(UsageError, match=r"--for 2s ends before anything counts \(--settle 3s\)"):
         command_line.run(arguments)

@@ -150,7 +150,7 @@ async def test_a_clean_stop_hands_over_at_once(
 
 
 @pytest.mark.requirement("OPS-06")
-async def test_a_dead_holder_is_followed_after_its_time_and_the_longest_request(
+async def test_a_lost_holder_is_followed_after_its_time_and_the_longest_request(
     server: FakeApiServer, replicas: list[Replica]
 ) -> None:
     # Written once and never renewed. Its renewTime lies far in the past: clocks do not count.

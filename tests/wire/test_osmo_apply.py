@@ -96,7 +96,7 @@ async def test_a_call_after_a_death_at_any_write_completes(
     assert wanted.is_in(server)
 
 
-async def test_a_death_between_deleting_and_creating_the_topology_is_mended(
+async def test_a_death_between_deleting_and_creating_the_topology_is_fixed(
     server: FakeApiServer, client: Client
 ) -> None:
     server.put(KAI_TOPOLOGIES, Wanted(("rack",)).topology)
@@ -196,7 +196,7 @@ async def test_two_calls_at_once_make_each_object_once(
         assert [results(one)[name], results(two)[name]].count("created") <= 1
 
 
-async def test_a_group_that_took_another_shape_under_its_new_pods_is_told(
+async def test_a_group_that_took_another_shape_under_its_new_pods_is_reported(
     server: FakeApiServer, client: Client
 ) -> None:
     other = Wanted(second="a").groups[0]
@@ -266,7 +266,7 @@ async def test_groups_that_use_a_level_which_goes_away_are_named(
     assert warning.startswith("PodGroups team-b/theirs use a level that goes away")
 
 
-async def test_who_may_not_look_at_other_groups_is_told_so(
+async def test_who_may_not_look_at_other_groups_is_reported_so(
     server: FakeApiServer, client: Client
 ) -> None:
     await Wanted(("rack",)).apply(client)
@@ -300,7 +300,7 @@ async def test_an_object_that_is_being_deleted_is_waited_for(
     assert wanted.is_in(server)
 
 
-async def test_one_that_stays_is_told_with_what_holds_it(
+async def test_one_that_stays_is_reported_with_what_holds_it(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(osmo_applying, "GONE_LIMIT_S", 0.0)
@@ -340,7 +340,7 @@ async def test_what_is_no_name_of_a_pool_is_not_asked_for(
     assert server.requests == []
 
 
-async def test_what_was_done_before_a_refusal_is_known(
+async def test_what_was_done_before_a_rejection_is_known(
     server: FakeApiServer, client: Client
 ) -> None:
     server.faults.append(
@@ -372,7 +372,7 @@ async def test_a_pool_of_the_cluster_gets_its_topology_marked_and_decides_its_ke
 
 
 @pytest.mark.parametrize("kind", [KAI_TOPOLOGIES, KAI_POD_GROUPS], ids=lambda kind: kind.plural)
-async def test_a_kind_that_is_not_there_is_named_with_who_brings_it(
+async def test_a_kind_that_is_not_there_is_named_with_who_adds_it(
     server: FakeApiServer, client: Client, kind: Resource
 ) -> None:
     with pytest.raises(CommandError) as refused:
@@ -388,7 +388,7 @@ async def test_a_kind_that_is_not_there_is_named_with_who_brings_it(
     await check_served(client, kind)
 
 
-async def test_a_queue_that_is_not_there_is_told(server: FakeApiServer, client: Client) -> None:
+async def test_a_queue_that_is_not_there_is_reported(server: FakeApiServer, client: Client) -> None:
     found = Wanted().pool
     warning = await missing_queue(client, found)
     assert warning is not None
@@ -398,7 +398,7 @@ async def test_a_queue_that_is_not_there_is_told(server: FakeApiServer, client: 
 
 
 @pytest.mark.requirement("OSM-17")
-async def test_pods_that_no_selector_ties_to_their_pool_are_told(
+async def test_pods_that_no_selector_ties_to_their_pool_are_reported(
     server: FakeApiServer, client: Client
 ) -> None:
     mine = Wanted().pool

@@ -47,7 +47,7 @@ def of(group: str, wanted: Wanted) -> set[str]:
     return {name for name in names if name.startswith(f"w-{group}-")}
 
 
-async def test_only_the_task_group_that_changed_is_made_anew_and_as_a_whole(
+async def test_only_the_task_group_that_changed_is_made_again_and_as_a_whole(
     server: FakeApiServer, client: Client
 ) -> None:
     await Wanted().apply(client)
@@ -122,7 +122,7 @@ async def test_pods_of_another_origin_are_never_deleted(
     assert writes(server) == []
 
 
-async def test_nothing_is_deleted_when_the_new_pods_would_be_refused(
+async def test_nothing_is_deleted_when_the_new_pods_would_be_rejected(
     server: FakeApiServer, client: Client
 ) -> None:
     await Wanted().apply(client)

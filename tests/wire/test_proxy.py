@@ -147,7 +147,7 @@ async def test_a_dropped_request_was_not_applied(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize(("kind", "status"), [(Kind.CONFLICT, 409), (Kind.FAIL, 500)])
-async def test_a_refusal_was_not_applied(setup: Setup, kind: Kind, status: int) -> None:
+async def test_a_rejection_was_not_applied(setup: Setup, kind: Kind, status: int) -> None:
     setup.put("a")
     setup.open(kind)
     with pytest.raises(KubeError) as refused:
@@ -289,6 +289,6 @@ def lease_write(sender: str, at: float, holder: str, answered: float | None = No
         ([lease_write("a/1", 0, "a"), lease_write("a/2", 9, "a2"), pod_write("a/1", 9.5)], "had"),
     ],
 )
-def test_late_writes_are_told_from_those_in_time(writes: list[Write], reason: str) -> None:
+def test_late_writes_are_reported_from_those_in_time(writes: list[Write], reason: str) -> None:
     found = late_writes(writes, lambda write: "lease")
     assert [reason in str(late) for late in found] == ([True] if reason else [])

@@ -106,7 +106,7 @@ async def test_a_live_read_of_an_older_workload_releases_nothing_ever_after(
 
 
 @pytest.mark.requirement("UNG-18")
-async def test_while_the_store_is_in_doubt_no_pod_is_released(
+async def test_while_the_store_is_in_question_no_pod_is_released(
     world: World, start: Callable[..., Replica]
 ) -> None:
     """An API server that was away may come back with another store."""

@@ -99,7 +99,7 @@ async def test_slices_are_owned_by_the_parent_and_wait_in_its_queue(hosts: int) 
 
 @pytest.mark.requirement("SLC-10", "SLC-30")
 @pytest.mark.field_note("E19")
-async def test_the_user_is_told_what_was_asked_granted_and_why_the_rest_waits() -> None:
+async def test_the_user_is_reported_what_was_asked_admitted_and_why_the_rest_waits() -> None:
     async with ElasticWorld() as world, replica(world):
         furnish(world)
         world.elastic("ray", {"small": 2}, cpu="10")
@@ -229,7 +229,7 @@ async def test_a_cluster_deleted_while_it_grows_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.requirement("SLC-05")
-async def test_a_slice_that_its_user_deletes_is_taken_in_or_made_anew() -> None:
+async def test_a_slice_that_its_user_deletes_is_taken_in_or_made_again() -> None:
     async with ElasticWorld() as world, replica(world):
         furnish(world)
         world.elastic("ray", {"small": 1}, cpu="40")
@@ -261,7 +261,7 @@ async def test_a_slice_made_twice_is_made_once() -> None:
 
 
 @pytest.mark.requirement("SLC-19", "SLC-21")
-async def test_a_fold_that_is_refused_or_lost_counts_nothing_twice() -> None:
+async def test_a_fold_that_is_rejected_or_lost_counts_nothing_twice() -> None:
     async with ElasticWorld() as world, replica(world):
         furnish(world)
         world.elastic("ray", {"small": 1})

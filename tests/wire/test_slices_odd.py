@@ -54,7 +54,7 @@ async def test_slices_of_a_parent_that_is_gone_are_let_go() -> None:
 
 
 @pytest.mark.requirement("SLC-31")
-async def test_a_parent_with_slices_is_not_admitted_anew() -> None:
+async def test_a_parent_with_slices_is_not_admitted_again() -> None:
     async with ElasticWorld() as world, assigner(world, acts=False) as standby:
         furnish(world)
         meta = {
@@ -163,7 +163,7 @@ async def test_a_slice_that_was_made_and_is_never_seen_is_asked_for_once_more(
         await eventually(lambda: world.is_at("ray", small=2))
 
 
-async def test_a_slice_whose_admission_cannot_be_read_is_made_anew() -> None:
+async def test_a_slice_whose_admission_cannot_be_read_is_made_again() -> None:
     """It holds and grants nothing, and must not keep its parent from ever being looked at."""
     async with ElasticWorld() as world, replica(world):
         furnish(world)

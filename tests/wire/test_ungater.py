@@ -357,7 +357,7 @@ async def test_gated_pods_without_workload_are_found_and_reported(
 
 @pytest.mark.requirement("UNG-13")
 @pytest.mark.field_note("U1")
-async def test_killed_at_any_write_the_next_one_counts_anew(world: World, start: Start) -> None:
+async def test_killed_at_any_write_the_next_one_counts_again(world: World, start: Start) -> None:
     world.workload({R1: 6, R2: 6})
     world.pods(*range(14))
     for kills in range(1, 7):
@@ -410,7 +410,7 @@ async def test_a_new_leader_acts_without_any_new_event(world: World, start: Star
 
 
 @pytest.mark.requirement("OPS-08")
-async def test_told_to_stop_it_ends_what_is_under_way_and_begins_nothing(
+async def test_asked_to_stop_it_ends_what_is_under_way_and_begins_nothing(
     world: World, start: Start
 ) -> None:
     world.server.faults.append(Fault.slow(0.2, method="PATCH", times=100))

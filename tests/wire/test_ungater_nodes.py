@@ -156,7 +156,7 @@ async def test_who_may_not_list_nodes_still_releases_pods(world: World, start: S
 
 
 @pytest.mark.requirement("UNG-06", "UNG-17")
-async def test_a_refused_name_is_left_out_at_once(world: World, start: Start) -> None:
+async def test_a_rejected_name_is_left_out_at_once(world: World, start: Start) -> None:
     """A policy of the cluster may forbid changes of affinity; the selector still gets through."""
     world.node("host-a")
     replica = start()

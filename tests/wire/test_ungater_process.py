@@ -155,7 +155,7 @@ async def test_leases_do_not_wait_behind_requests_that_release_pods(
 
 
 @pytest.mark.requirement("OPS-11")
-async def test_unknown_settings_are_refused_with_their_path() -> None:
+async def test_unknown_settings_are_rejected_with_their_path() -> None:
     process = await run("--set", "ungating.speed=9")
     _, error = await process.communicate()
     assert process.returncode == 2

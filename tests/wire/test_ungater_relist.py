@@ -57,7 +57,7 @@ async def heard() -> AsyncIterator[Heard]:
 
 
 @pytest.mark.requirement("UNG-18", "UNG-16")
-async def test_pods_that_a_list_does_not_show_any_more_are_told_with_its_version(
+async def test_pods_that_a_list_does_not_show_any_more_are_reported_with_its_version(
     heard: Heard,
 ) -> None:
     await heard.relister.relist("team")

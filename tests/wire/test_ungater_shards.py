@@ -96,7 +96,7 @@ async def test_a_clean_stop_gives_all_shards_away_at_once(shards: Shards) -> Non
 
 
 @pytest.mark.requirement("UNG-15", "OPS-12")
-async def test_shards_of_a_dead_replica_are_taken_when_its_time_is_over(shards: Shards) -> None:
+async def test_shards_of_a_lost_replica_are_taken_when_its_time_is_over(shards: Shards) -> None:
     one, two = shards.start("one"), shards.start("two")
     await held(shards, one, two)
     its_own = one.shards
@@ -267,7 +267,7 @@ async def test_the_single_lease_in_other_hands_or_in_none_ends_all_work(
 
 
 @pytest.mark.requirement("UNG-15")
-async def test_a_deleted_list_of_replicas_is_written_anew(shards: Shards) -> None:
+async def test_a_deleted_list_of_replicas_is_written_again(shards: Shards) -> None:
     one, two = shards.start("one"), shards.start("two")
     await held(shards, one, two)
     begun = shards.owners.begun.total()
@@ -281,7 +281,9 @@ async def test_a_deleted_list_of_replicas_is_written_anew(shards: Shards) -> Non
     assert shards.owners.begun.total() == begun
 
 
-async def test_told_to_stop_while_handing_over_nothing_is_left_behind(shards: Shards) -> None:
+async def test_asked_to_stop_while_distributing_over_nothing_is_left_behind(
+    shards: Shards,
+) -> None:
     one = shards.start("one")
     await until(lambda: one.shards == ALL, LIMIT_S)
     one.actor.finish_s = 0.5
@@ -306,7 +308,7 @@ async def test_leases_cost_few_requests(shards: Shards) -> None:
 
 
 @pytest.mark.requirement("UNG-15")
-async def test_a_stalled_watch_lets_nobody_take_what_is_held(shards: Shards) -> None:
+async def test_a_stalled_watch_lets_no_one_take_what_is_held(shards: Shards) -> None:
     one, two = shards.start("one"), shards.start("two")
     await held(shards, one, two)
     # From now on both see nothing new, and each believes that the other is gone.

@@ -144,7 +144,7 @@ async def test_losing_a_shard_gives_up_its_requests_and_no_other(
 
 
 @pytest.mark.requirement("UNG-13", "UNG-15")
-async def test_a_workload_made_anew_in_another_shard_is_counted_from_a_list(
+async def test_a_workload_made_again_in_another_shard_is_counted_from_a_list(
     world: World, start: Start
 ) -> None:
     workload_in(world, 1, "train")
@@ -171,7 +171,7 @@ def _uid(world: World, number: int) -> PodUid:
     return PodUid(pod["metadata"]["uid"])
 
 
-async def test_told_to_leave_before_its_list_is_complete_it_leaves(
+async def test_asked_to_leave_before_its_list_is_complete_it_leaves(
     world: World, start: Start
 ) -> None:
     replica = start(lead=False)
@@ -202,7 +202,7 @@ async def test_a_list_for_one_shard_wakes_the_others_with_what_it_shows_first(
 
 
 @pytest.mark.requirement("UNG-13", "UNG-15")
-async def test_a_workload_that_only_a_live_read_shows_to_be_made_anew_is_acted_on(
+async def test_a_workload_that_only_a_live_read_shows_to_be_made_again_is_acted_on(
     world: World, start: Start
 ) -> None:
     workload_in(world, 1, "train")
@@ -220,7 +220,7 @@ async def test_a_workload_that_only_a_live_read_shows_to_be_made_anew_is_acted_o
     await led.end()
 
 
-async def test_workloads_made_anew_together_share_lists(world: World, start: Start) -> None:
+async def test_workloads_made_again_together_share_lists(world: World, start: Start) -> None:
     names = [f"w{number}" for number in range(30)]
     for name in names:
         world.workload({R1: 1}, name=name)
@@ -239,7 +239,7 @@ async def test_workloads_made_anew_together_share_lists(world: World, start: Sta
 
 
 @pytest.mark.requirement("OPS-08")
-async def test_told_to_leave_it_does_not_wait_for_the_rest_of_a_batch(
+async def test_asked_to_leave_it_does_not_wait_for_the_rest_of_a_batch(
     world: World, start: Start
 ) -> None:
     world.workload({R1: 200})
@@ -260,7 +260,7 @@ async def test_told_to_leave_it_does_not_wait_for_the_rest_of_a_batch(
     ("code", "method", "path"),
     [(429, "PATCH", "/pods/"), (429, "GET", "/workloads/train"), (503, "PATCH", "/pods/")],
 )
-async def test_told_to_leave_it_does_not_sit_out_a_long_retry_after(
+async def test_asked_to_leave_it_does_not_sit_out_a_long_retry_after(
     world: World, start: Start, code: int, method: str, path: str
 ) -> None:
     """Up to five times half a minute: the shard would be nobody's for so long."""

@@ -219,7 +219,7 @@ async def test_a_fold_behind_the_watch_counts_no_slice_twice(world: World, start
 
 
 @pytest.mark.requirement("SLC-14", "UNG-11")
-async def test_what_the_server_grants_beyond_the_watch_waits_for_the_watch(
+async def test_what_the_server_admits_beyond_the_watch_waits_for_the_watch(
     world: World, start: Start
 ) -> None:
     parent(world, 1)
@@ -237,7 +237,7 @@ async def test_what_the_server_grants_beyond_the_watch_waits_for_the_watch(
 
 @pytest.mark.requirement("SLC-16")
 @pytest.mark.field_note("E5")
-async def test_a_pod_made_anew_is_released_when_the_broken_one_is_gone(
+async def test_a_pod_made_again_is_released_when_the_broken_one_is_gone(
     world: World, start: Start
 ) -> None:
     parent(world, 2)
@@ -299,7 +299,7 @@ async def test_a_lost_answer_never_leads_to_one_more_release_by_number(
 
 
 @pytest.mark.requirement("OPS-08", "UNG-17")
-async def test_told_to_leave_it_does_not_wait_for_a_throttled_list(
+async def test_asked_to_leave_it_does_not_wait_for_a_throttled_list(
     world: World, start: Start
 ) -> None:
     parent(world, 1)
@@ -316,7 +316,7 @@ async def test_told_to_leave_it_does_not_wait_for_a_throttled_list(
 
 
 @pytest.mark.requirement("SLC-14")
-async def test_a_parent_that_lost_its_label_grants_what_is_its_own(
+async def test_a_parent_that_lost_its_label_admits_what_is_its_own(
     world: World, start: Start
 ) -> None:
     parent(world, 1, labels={})

@@ -57,7 +57,7 @@ async def test_pods_wait_while_their_host_is_replaced_and_then_go_to_the_new_one
 
 
 @pytest.mark.field_note("N7")
-async def test_a_pod_that_a_dead_node_cannot_end_holds_up_nobody_after_its_host_is_replaced(
+async def test_a_pod_that_a_lost_node_cannot_end_holds_up_no_one_after_its_host_is_replaced(
     world: World, start: Start
 ) -> None:
     assign(world, {"h1": 1, "h2": 1})

@@ -190,7 +190,7 @@ async def test_watches_cut_and_expired_in_the_middle_of_a_burst_forget_and_doubl
 @pytest.mark.requirement("UNG-14", "UNG-17")
 @pytest.mark.parametrize("code", [500, 503, 504])
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_5xx_is_taken_as_perhaps_applied_and_read_before_the_next_try(
+async def test_a_5xx_is_taken_as_maybe_applied_and_read_before_the_next_try(
     world: World, start: Start, code: int, applied: bool
 ) -> None:
     world.workload({R1: 2})
@@ -211,7 +211,7 @@ async def test_a_5xx_is_taken_as_perhaps_applied_and_read_before_the_next_try(
 
 
 @pytest.mark.requirement("UNG-17")
-async def test_a_server_in_trouble_is_not_hammered_and_its_retry_after_is_kept(
+async def test_a_server_in_failure_is_not_hammered_and_its_retry_after_is_kept(
     world: World, start: Start
 ) -> None:
     busy = Fault.status(503, headers={"Retry-After": "0.5"}, method="PATCH", times=10**6)

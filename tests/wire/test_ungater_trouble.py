@@ -77,7 +77,7 @@ def _version(item: Object | None) -> str:
 
 @pytest.mark.requirement("UNG-11")
 @pytest.mark.parametrize("how", ["evicted", "deleted"])
-async def test_a_batch_ends_when_its_workload_is_seen_to_grant_no_more(
+async def test_a_batch_ends_when_its_workload_is_seen_to_admission_no_more(
     world: World, start: Start, how: str
 ) -> None:
     replica, patches = await halfway(world, start)
@@ -106,7 +106,7 @@ async def test_the_rest_of_a_batch_goes_where_its_workload_was_moved_meanwhile(
 
 
 @pytest.mark.requirement("UNG-04")
-async def test_a_batch_goes_on_while_its_workload_is_granted_more(
+async def test_a_batch_goes_on_while_its_workload_is_admitted_more(
     world: World, start: Start
 ) -> None:
     replica, patches = await halfway(world, start)
@@ -164,7 +164,7 @@ async def test_nothing_is_kept_of_a_workload_that_goes_while_its_pods_fail(
 
 
 @pytest.mark.requirement("UNG-17")
-async def test_workloads_in_trouble_keep_no_other_waiting(world: World, start: Start) -> None:
+async def test_workloads_in_failure_keep_no_other_waiting(world: World, start: Start) -> None:
     fault = Fault.status(503, method="PATCH", path="/pods/bad", times=10**6)
     world.server.faults.append(fault)
     for number in range(4):
@@ -180,7 +180,7 @@ async def test_workloads_in_trouble_keep_no_other_waiting(world: World, start: S
 
 
 @pytest.mark.requirement("UNG-17")
-async def test_a_batch_in_trouble_is_left_by_all_together(world: World, start: Start) -> None:
+async def test_a_batch_in_failure_is_left_by_all_together(world: World, start: Start) -> None:
     """Who is answered at last must not go on alone with what the others left."""
     failures = MAX_CONSECUTIVE_FAILURES
 

@@ -573,7 +573,7 @@ async def test_pods_that_come_again_and_again_do_not_keep_it_from_its_end(world:
     assert len(found.pods) == count
 
 
-async def test_pods_are_released_once_a_server_in_trouble_has_recovered(world: World) -> None:
+async def test_pods_are_released_once_a_server_in_failure_has_recovered(world: World) -> None:
     world.put(kinds.PODS, pod("one", names.TOPOLOGY_GATE))
     world.faults.append(Fault.status(500, method="PATCH", path="/pods/one", times=4))
     assert await released(world) == ReleaseResult({f"{NAMESPACE}/one"})

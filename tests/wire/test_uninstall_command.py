@@ -341,7 +341,7 @@ async def test_each_verb_says_its_name_to_the_api_server(
     assert {seen.headers["User-Agent"] for seen in world.requests} == {f"rackgate-{name}"}
 
 
-async def test_who_is_asked_is_told_which_cluster_it_is(
+async def test_who_is_asked_is_reported_which_cluster_it_is(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = kubeconfig(world, tmp_path)

@@ -260,7 +260,7 @@ async def test_a_list_shows_an_older_store_though_its_version_is_a_later_one(
         await asyncio.wait_for(task, 10)
 
 
-async def test_a_server_that_does_not_say_its_version_keeps_nobody_waiting(
+async def test_a_server_that_does_not_say_its_version_keeps_no_one_waiting(
     server: FakeApiServer, client: Client
 ) -> None:
     async with following(client) as followed:

@@ -80,7 +80,7 @@ async def test_a_handshake_that_does_not_come_ends_the_connection(
         assert count(CLOSED, reason="handshake") >= before + 1
 
 
-async def test_slow_large_bodies_keep_nobody_with_a_small_one_waiting() -> None:
+async def test_slow_large_bodies_keep_no_one_with_a_small_one_waiting() -> None:
     async with serving() as server, connections(server, MAX_LARGE_BODIES + 2) as slow:
         for _, writer in slow:
             writer.write(request(b" " * 2**17, "?timeout=30s", 2**20))

@@ -89,7 +89,7 @@ async def test_a_review_that_needs_nothing_reads_nothing(
     assert api.requests == []
 
 
-async def test_a_pool_that_cannot_be_read_is_a_failed_call_and_no_verdict(
+async def test_a_pool_that_cannot_be_read_is_a_failed_call_and_no_decision(
     api: FakeApiServer, client: Client
 ) -> None:
     asked = review(WORKFLOW, workflow())
@@ -102,7 +102,7 @@ async def test_a_pool_that_cannot_be_read_is_a_failed_call_and_no_verdict(
 
 
 @pytest.mark.requirement("OSM-08")
-async def test_workflows_of_all_namespaces_that_use_a_given_up_key_are_told(
+async def test_workflows_of_all_namespaces_that_use_a_given_up_key_are_reported(
     api: FakeApiServer, client: Client
 ) -> None:
     for namespace, name, key, of in (
@@ -204,7 +204,7 @@ async def test_users_that_cannot_be_read_do_not_keep_a_pool_from_being_saved(
         assert "could not be read in time" in admission_response.warnings[0]
 
 
-async def test_the_server_answers_under_a_path_of_its_own_and_only_on_wish(
+async def test_the_server_answers_under_a_path_of_its_own_and_only_on_request(
     api: FakeApiServer, client: Client
 ) -> None:
     api.put(OSMO_POOLS, pool(ZONE))
@@ -261,7 +261,7 @@ async def test_large_reviews_that_wait_are_held_a_few_at_a_time() -> None:
     assert begun == 2 * MAX_LARGE_ASYNC_REVIEWS
 
 
-async def test_a_caller_is_told_in_time_that_nothing_could_be_read(
+async def test_a_caller_is_reported_in_time_that_nothing_could_be_read(
     api: FakeApiServer, client: Client
 ) -> None:
     api.faults.append(Fault.slow(30.0, times=9))

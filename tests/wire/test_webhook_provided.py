@@ -190,7 +190,7 @@ BROKEN: dict[str, tuple[IssuedPair, dict[str, Any], str]] = {
 
 @pytest.mark.requirement("OPS-08")
 @pytest.mark.parametrize("case", BROKEN)
-async def test_what_cannot_be_served_is_told_and_leaves_everything_as_it_is(
+async def test_what_cannot_be_served_is_reported_and_leaves_everything_as_it_is(
     api: FakeApiServer, client: Client, case: str
 ) -> None:
     pair, fields, words = BROKEN[case]
@@ -324,7 +324,7 @@ async def test_with_an_injected_bundle_the_switch_follows_the_injector(
     assert await replica_serves(replica, new.authority) == ""
 
 
-async def test_an_old_certificate_that_nobody_trusts_any_more_is_not_held_on_to(
+async def test_an_old_certificate_that_no_one_trusts_any_more_is_not_held_on_to(
     api: FakeApiServer, client: Client
 ) -> None:
     old, new = made(), made()

@@ -87,7 +87,7 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("moment", ["at rest", "published", "switched"])
-async def test_a_secret_damaged_by_hand_is_mended_and_nobody_is_refused(
+async def test_a_secret_damaged_by_hand_is_fixed_and_no_one_is_rejected(
     api: FakeApiServer, client: Client, damage: str, moment: str
 ) -> None:
     fleet = await rotated_by(api, client)

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.requirement("HOOK-01"), pytest.mark.steady_clock]
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_a_body_beyond_the_limit_is_refused_in_words(announced: bool) -> None:
+async def test_a_body_beyond_the_limit_is_rejected_in_words(announced: bool) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(MAX_BODY_BYTES // 2**16 + 2):
             yield b" " * 2**16
@@ -45,7 +45,7 @@ async def test_a_body_beyond_the_limit_is_refused_in_words(announced: bool) -> N
         assert await serves(server)
 
 
-async def test_a_huge_body_is_refused_before_it_is_sent() -> None:
+async def test_a_huge_body_is_rejected_before_it_is_sent() -> None:
     async with serving() as server, connected(server) as (reader, writer):
         writer.write(request(b"", length=2**40))
         assert (await answer_of(reader))[0] == 413

@@ -141,7 +141,7 @@ async def test_other_fields_of_a_prepared_secret_are_kept(
 
 
 @pytest.mark.parametrize("field", ["tls.crt", "tls.key", "ca.crt"])
-async def test_a_broken_secret_is_mended(api: FakeApiServer, client: Client, field: str) -> None:
+async def test_a_broken_secret_is_fixed(api: FakeApiServer, client: Client, field: str) -> None:
     replica = keeper(client)
     await replica.reconcile(fine)
     found = api.get(SECRETS, SECRET, NAMESPACE)
@@ -229,7 +229,7 @@ async def test_a_replica_whose_certificate_cannot_be_renewed_is_ready_until_it_e
 
 @pytest.mark.requirement("OPS-07")
 @pytest.mark.parametrize("trouble", ["refused", "unreachable by itself"])
-async def test_what_goes_wrong_again_and_again_is_tried_ever_later_and_told_once(
+async def test_what_goes_wrong_again_and_again_is_tried_ever_later_and_reported_once(
     api: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     """Every replica meets the same refusal, for days."""
@@ -304,7 +304,7 @@ async def shows(server: WebhookServer, wanted: bytes) -> None:
 
 
 @pytest.mark.field_note("W5")
-async def test_callers_that_trust_the_registered_bundle_are_never_refused(
+async def test_callers_that_trust_the_registered_bundle_are_never_rejected(
     api: FakeApiServer, client: Client
 ) -> None:
     """Two replicas rotate under callers that take the bundle from the registration."""

@@ -87,7 +87,7 @@ async def test_what_is_no_review_gets_400_and_the_connection_lives_on() -> None:
 
 
 @pytest.mark.requirement("HOOK-01")
-async def test_a_body_beyond_the_limit_is_refused() -> None:
+async def test_a_body_beyond_the_limit_is_rejected() -> None:
     made = pair()
     async with serving(made) as (server, _), calling(made.authority) as session:
         status, _, _ = await post(session, server.port, b" " * (MAX_BODY_BYTES + 1))
@@ -155,7 +155,7 @@ async def test_a_draining_server_answers_and_closes_each_connection() -> None:
         assert (status, headers["Connection"]) == (200, "close")
 
 
-async def test_an_unencrypted_or_old_protocol_is_refused() -> None:
+async def test_an_unencrypted_or_old_protocol_is_rejected() -> None:
     made = pair()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=made.authority.decode())

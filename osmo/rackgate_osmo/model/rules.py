@@ -58,7 +58,7 @@ def rejections_of_pool(pool: Pool) -> Iterator[Rejection]:
             f"pool {format_value(name)} of backend {format_value(pool.backend)} has topology keys, "
             "but the "
             f"backend's scheduler is {format_value(pool.scheduler)}: only {KAI} takes them; use a "
-            "backend with it, or take the keys out"
+            "backend with it, or remove the keys"
         )
         yield Rejection("pool", "scheduler", "topology_keys", pool.scheduler, message)
     keys: dict[str, int] = {}

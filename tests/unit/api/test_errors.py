@@ -107,11 +107,11 @@ def errors_of(found: dict[str, Any]) -> list[str]:
         ),
     ],
 )
-def test_refusals_name_path_and_value(found: dict[str, Any], line: str) -> None:
+def test_rejections_name_path_and_value(found: dict[str, Any], line: str) -> None:
     assert errors_of(found) == [line]
 
 
-def test_an_assignment_is_refused_by_the_path_inside() -> None:
+def test_an_assignment_is_rejected_by_the_path_inside() -> None:
     status = {
         "admission": {
             "clusterQueue": "cq",
@@ -130,7 +130,7 @@ def test_long_values_are_cut() -> None:
     assert "/" * 100 not in line
 
 
-def test_refusals_are_bounded_in_number() -> None:
+def test_rejections_are_bounded_in_number() -> None:
     found = flavor(tolerations=[{"operator": "x", "effect": "y", "value": 1, "key": 2}] * 8)
     assert len(errors_of(found)) == 16
 
@@ -141,6 +141,6 @@ def test_problem_and_path_come_apart() -> None:
     assert found.problem.endswith('found "a//b"')
 
 
-def test_a_manifest_that_is_no_object_is_refused() -> None:
+def test_a_manifest_that_is_no_object_is_rejected() -> None:
     (found,) = model_errors(MODELS["Topology"], [])  # type: ignore[arg-type]
     assert str(found) == "input should be a valid dictionary or instance of Topology"

@@ -24,7 +24,7 @@ def test_good_manifests_survive_the_round_trip(case: Good) -> None:
 
 @pytest.mark.parametrize("case", REFUSED_BY_MODELS, ids=lambda case: case.name)
 @pytest.mark.requirement("TAS-01", "TAS-02", "VAL-01", "VAL-11")
-def test_bad_manifests_are_refused_by_their_path(case: Bad) -> None:
+def test_bad_manifests_are_rejected_by_their_path(case: Bad) -> None:
     manifest = case.manifest if case.status is None else {**case.manifest, "status": case.status}
     errors = model_errors(MODELS[manifest["kind"]], manifest)
     assert any(case.path in str(error).split(": ")[0] for error in errors)
@@ -69,7 +69,7 @@ def test_a_flavor_needs_no_spec() -> None:
         ([group("a"), group("a", resources=("memory",))], 'flavor "a" is in two groups'),
     ],
 )
-def test_a_resource_or_flavor_in_two_groups_is_refused(
+def test_a_resource_or_flavor_in_two_groups_is_rejected(
     groups: list[dict[str, object]], message: str
 ) -> None:
     (error,) = model_errors(ClusterQueue, cluster_queue(resourceGroups=groups))

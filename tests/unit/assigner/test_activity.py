@@ -171,7 +171,7 @@ def test_a_queue_that_says_never_to_preemption_is_active() -> None:
         ),
     ],
 )
-def test_nothing_is_admitted_from_a_limited_queue_until_it_is_mended(spec: dict[str, Any]) -> None:
+def test_nothing_is_admitted_from_a_limited_queue_until_it_is_fixed(spec: dict[str, Any]) -> None:
     cache = cache_with([node("a")], queue=cluster_queue(**spec))
     cache.set_admission_check(check("mk", names.MULTIKUEUE_CONTROLLER))
     cache.set_admission_check(check("pr", names.PROVISIONING_CONTROLLER))

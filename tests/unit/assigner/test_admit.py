@@ -42,7 +42,7 @@ def racks_of(hosts: dict[str, int]) -> set[str]:
 
 
 @pytest.mark.requirement("TAS-16", "TAS-20", "USR-01", "TST-02")
-def test_a_job_that_needs_a_rack_is_granted_quota_and_one_rack_together() -> None:
+def test_a_job_that_needs_a_rack_is_admitted_quota_and_one_rack_together() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", racked(4)))
     (decision,) = plan_cycle(cache)
@@ -173,7 +173,7 @@ def test_podsets_of_one_workload_share_the_room_also_over_two_flavors() -> None:
 
 
 @pytest.mark.requirement("TAS-21")
-def test_a_refused_workload_leaves_no_charge_behind() -> None:
+def test_a_rejected_workload_leaves_no_charge_behind() -> None:
     cache = cache_with(
         [node("a", cpu="4")], queue=cluster_queue("cq", {"tas": {"cpu": "3"}, "twin": {"cpu": "9"}})
     )
@@ -184,7 +184,7 @@ def test_a_refused_workload_leaves_no_charge_behind() -> None:
 
 
 @pytest.mark.field_note("C17")
-def test_a_podset_without_pods_is_granted_and_takes_nothing() -> None:
+def test_a_podset_without_pods_is_admitted_and_takes_nothing() -> None:
     cache = cache_with(fx_a())
     podsets = [podset("head", 1, topology=IN_RACK), podset("none", 0, topology=IN_RACK)]
     cache.set_workload(workload("w", podsets))
@@ -197,7 +197,7 @@ def test_a_podset_without_pods_is_granted_and_takes_nothing() -> None:
 
 @pytest.mark.requirement("TAS-12")
 @pytest.mark.field_note("U5", "P5")
-def test_slices_that_do_not_divide_the_pods_are_refused_whole() -> None:
+def test_slices_that_do_not_divide_the_pods_are_rejected_whole() -> None:
     sliced = {"podSetSliceRequiredTopology": HOST, "podSetSliceSize": 2, "required": RACK}
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", [podset(count=7, topology=sliced)]))
@@ -332,7 +332,7 @@ def test_what_was_passed_over_is_the_head_again_when_the_quota_suffices() -> Non
     ]
 
 
-def test_a_template_only_its_owner_can_mend_does_not_block_strict_fifo() -> None:
+def test_a_template_only_its_owner_can_fix_does_not_block_strict_fifo() -> None:
     cache = cache_with(fx_a(), queue=cluster_queue(queueingStrategy="StrictFIFO"))
     cache.set_workload(workload("bad", [podset(requests={"cpu": "many"})], priority=1))
     cache.set_workload(workload("good", racked(2)))
@@ -343,7 +343,7 @@ def test_a_template_only_its_owner_can_mend_does_not_block_strict_fifo() -> None
     assert isinstance(admit, Admit)
 
 
-def test_equal_shapes_are_refused_with_one_placement() -> None:
+def test_equal_shapes_are_rejected_with_one_placement() -> None:
     cache = cache_with(fx_a())
     for index in range(4):
         cache.set_workload(workload(f"w{index}", racked(5)))
@@ -366,7 +366,7 @@ def test_equal_shapes_are_refused_with_one_placement() -> None:
         ),
     ],
 )
-def test_what_is_in_the_way_of_a_queue_is_told(change: str, reason: str, message: str) -> None:
+def test_what_is_in_the_way_of_a_queue_is_reported(change: str, reason: str, message: str) -> None:
     cache = cache_with(fx_a())
     match change:
         case "no local queue":

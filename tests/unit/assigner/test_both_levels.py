@@ -37,7 +37,7 @@ def test_both_levels_count_behind_the_gate() -> None:
     assert domains(assignment) == {"b1-r1-1": 8, "b1-r1-2": 4}
 
 
-def test_without_the_gate_such_a_workload_is_held_and_told_so() -> None:
+def test_without_the_gate_such_a_workload_is_held_and_reported_so() -> None:
     (decision,) = plan_cycle(cache_asked({}, required=BLOCK, preferred=RACK))
     assert isinstance(decision, Requeue)
     assert decision.reason == "Misconfigured"

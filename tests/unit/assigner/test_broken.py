@@ -125,7 +125,7 @@ def test_what_has_succeeded_needs_no_other_place() -> None:
 
 
 @pytest.mark.field_note("N3")
-def test_pods_of_another_assignment_break_and_heal_nothing() -> None:
+def test_pods_of_another_assignment_break_and_repair_nothing() -> None:
     down = hosts(n1={"ready": False})
     assert look(down, "live n3", "ending n1", "live n2").unhealthy == ("n1",)
     assert look(hosts(n3={"ready": False}), "ending n3", "live n1", "live n2") == HostAssessment()
@@ -188,7 +188,7 @@ def test_a_drained_node_is_broken_and_a_cordoned_one_is_not() -> None:
 
 
 @pytest.mark.field_note("N6")
-def test_a_pod_that_waits_for_a_broken_node_is_doomed() -> None:
+def test_a_pod_that_waits_for_a_broken_node_is_unhealthy() -> None:
     down = hosts(n1={"ready": False})
     found = look(down, "pinned! n1", "live n2")
     assert [pod.name for pod in found.stranded_pods] == ["p0"]
@@ -234,7 +234,7 @@ def test_bound_pods_on_all_hosts_leave_nothing_to_ask_for() -> None:
 
 
 @pytest.mark.field_note("U2", "N6")
-def test_a_pod_that_waits_for_a_host_that_was_given_up_is_doomed() -> None:
+def test_a_pod_that_waits_for_a_host_that_was_given_up_is_unhealthy() -> None:
     found = look(hosts(), "pinned! n3", "live n1", "live n2")
     assert [pod.name for pod in found.stranded_pods] == ["p0"]
 
@@ -291,7 +291,7 @@ def test_a_look_is_the_last_one_when_all_pods_run_on_healthy_hosts() -> None:
     assert not look(hosts(n1={"ready": False}), "live n1", "live n2").stable
 
 
-def test_a_workload_without_hosts_is_not_minded() -> None:
+def test_a_workload_without_hosts_is_not_disposed() -> None:
     assert supports_node_replacement(row())
     assert not supports_node_replacement(row(levels=("rack",)))
     assert not supports_node_replacement(replace(row(), evicted=True))

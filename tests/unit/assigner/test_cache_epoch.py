@@ -79,7 +79,7 @@ def test_labels_taints_allocatable_readiness_and_cordon_count(
     assert rebuild_matches(cache) == []
 
 
-def test_nodes_of_no_flavor_wake_nobody(cache: Cache) -> None:
+def test_nodes_of_no_flavor_wake_no_one(cache: Cache) -> None:
     assert not rises(cache, lambda: cache.set_node(node("x", labels={"pool": "web"})))
     assert not rises(cache, lambda: cache.set_pod(pod("web", "x")))
 
@@ -93,7 +93,7 @@ def test_a_node_that_makes_room_lets_a_waiting_job_in(cache: Cache) -> None:
 
 @pytest.mark.requirement("CAP-07")
 @pytest.mark.parametrize("change", [{"ready": False}, {"unschedulable": True}])
-def test_a_node_that_stops_taking_pods_lets_nobody_in(cache: Cache, change: dict[str, Any]) -> None:
+def test_a_node_that_stops_taking_pods_lets_no_one_in(cache: Cache, change: dict[str, Any]) -> None:
     cache.set_node(node("b"))
     assert list(admissions(plan_cycle(cache))) == ["next"]
     cache.set_node(node("b", **change))
@@ -140,7 +140,7 @@ def test_whatever_could_let_someone_in_raises_the_epoch(
     assert rises(cache, lambda: change(cache))
 
 
-def test_pods_that_sit_where_they_were_assigned_wake_nobody(cache: Cache) -> None:
+def test_pods_that_sit_where_they_were_assigned_wake_no_one(cache: Cache) -> None:
     cache.flavor_topologies()
     assert not rises(cache, lambda: cache.set_pod(pod("w-0", "a", workload="w")))
     assert not rises(cache, lambda: cache.drop_pod("team/w-0"))
@@ -155,7 +155,7 @@ def test_a_pod_whose_place_goes_to_one_on_another_node_wakes_the_cycle(cache: Ca
     assert rises(cache, lambda: cache.drop_pod("team/w-0"))
 
 
-def test_written_conditions_and_queue_statuses_wake_nobody(cache: Cache) -> None:
+def test_written_conditions_and_queue_statuses_wake_no_one(cache: Cache) -> None:
     told = {"QuotaReserved": ("False", "WaitingForQuota", "later")}
     again = workload("next", [podset(count=3)], version="7", conditions=told)
     assert not rises(cache, lambda: cache.set_workload(again))
@@ -175,7 +175,7 @@ def free(cache: Cache) -> int:
 
 
 @pytest.mark.requirement("CAP-11")
-def test_an_assumed_grant_is_charged_and_not_planned_again() -> None:
+def test_an_assumed_admission_is_charged_and_not_planned_again() -> None:
     cache, assignment = granted()
     cache.assume("team/w", assignment)
     assert free(cache) == 1000

@@ -141,7 +141,7 @@ def test_without_any_node_left_no_level_has_domains_and_nodes_may_come_back(cach
     assert (free(cache), rebuild_matches(cache)) == ({"a": 0}, [])
 
 
-def test_only_what_changed_is_made_anew(cache: Cache) -> None:
+def test_only_what_changed_is_made_again(cache: Cache) -> None:
     before = flavor_topology(cache).tree
     cache.set_node(node("a", cpu="9"))
     after = flavor_topology(cache).tree
@@ -168,7 +168,7 @@ def test_judgements_of_taints_and_selectors_follow_the_node(cache: Cache) -> Non
 
 @pytest.mark.field_note("C2")
 @pytest.mark.requirement("CAP-02", "CAP-03", "TAS-23")
-def test_a_node_made_anew_elsewhere_has_its_pods_and_assignments_at_once(cache: Cache) -> None:
+def test_a_node_made_again_elsewhere_has_its_pods_and_assignments_at_once(cache: Cache) -> None:
     before = free(cache)
     assert sorted(before.values()) == [0, 3000, 4000]
     for name in "ab":
@@ -275,7 +275,7 @@ class Name(str):
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_names_of_nodes_that_are_gone_are_forgotten_also_where_nobody_asks(asked: bool) -> None:
+def test_names_of_nodes_that_are_gone_are_forgotten_also_where_no_one_asks(asked: bool) -> None:
     cache = cache_with([])
     if asked:
         cache.flavor_topologies()

@@ -255,7 +255,7 @@ def test_a_host_named_like_a_rack_is_no_rack(host: str) -> None:
 
 
 @pytest.mark.field_note("C2", "C3")
-def test_a_topology_or_flavor_made_anew_finds_all_usage_again() -> None:
+def test_a_topology_or_flavor_made_again_finds_all_usage_again() -> None:
     cache = cache_with([node("a")])
     running(cache, "kept")
     running(cache, "gone", count=1)

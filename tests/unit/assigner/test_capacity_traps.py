@@ -128,7 +128,7 @@ def test_a_foreign_pod_that_is_deleted_holds_its_room_until_it_is_gone() -> None
 
 @pytest.mark.requirement("CAP-07")
 @pytest.mark.field_note("C2", "C15")
-def test_a_node_made_anew_under_its_name_takes_its_pods_and_workloads_along() -> None:
+def test_a_node_made_again_under_its_name_takes_its_pods_and_workloads_along() -> None:
     cache = cache_with([node("a", "b1/r1"), node("b", "b1/r1"), node("c", "b1/r2")])
     cache.set_workload(workload("w", [podset(count=3)]))
     assignment = admit_all(cache)["w"]

@@ -94,7 +94,7 @@ def asking(count: int, level: str = RACK, cpu: str = "4", **more: Any) -> list[d
 
 
 @pytest.mark.requirement("TAS-20")
-def test_a_level_without_room_is_told_with_its_best_domain_and_what_that_lacks() -> None:
+def test_a_level_without_room_is_reported_with_its_best_domain_and_what_that_lacks() -> None:
     cache = cache_with(fx_a())
     cache.set_pod(pod("other", "b1-r1-1", cpu="4"))
     told = {"QuotaReserved": ("False", "WaitingForQuota", "old news")}
@@ -152,7 +152,7 @@ def test_pods_that_no_admission_covers_any_more_are_named() -> None:
     assert [(one.kind, one.name) for one in best.holders] == [("Pod", "team/left-over")]
 
 
-def test_free_amounts_in_pieces_too_small_are_told_from_missing_ones() -> None:
+def test_free_amounts_in_pieces_too_small_are_reported_from_missing_ones() -> None:
     cache = cache_with([node(name, cpu="3") for name in "abcd"])
     cache.set_workload(workload("w", asking(6, cpu="2")))
     best = next(level for level in only_view(explained(cache)).levels if level.asked).best[0]
@@ -186,7 +186,7 @@ def test_nodes_are_excluded_by_rule_and_a_change_that_lifts_the_rule_is_tried() 
 
 @pytest.mark.requirement("TAS-04")
 @pytest.mark.field_note("C18")
-def test_nodes_without_level_labels_are_told_as_a_change_that_could_help() -> None:
+def test_nodes_without_level_labels_are_reported_as_a_change_that_could_help() -> None:
     bare = [node("bare-1"), node("bare-2")]
     for one in bare:
         one.metadata.labels.pop(RACK)
@@ -209,7 +209,7 @@ def test_flavors_that_share_nodes_are_named_with_how_many() -> None:
 
 
 @pytest.mark.requirement("TAS-20")
-def test_quota_is_told_by_flavor_with_who_holds_it() -> None:
+def test_quota_is_reported_by_flavor_with_who_holds_it() -> None:
     cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "16"}}))
     cache.set_workload(workload("first", asking(3)))
     admit_all(cache)
@@ -232,7 +232,7 @@ def test_more_than_the_whole_quota_never_fits() -> None:
 
 
 @pytest.mark.requirement("TAS-20")
-def test_a_change_that_mends_one_of_two_obstacles_is_not_called_enough_for_both() -> None:
+def test_a_change_that_fixes_one_of_two_obstacles_is_not_called_enough_for_both() -> None:
     cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "24"}}))
     cache.set_workload(workload("first", asking(3)))
     admit_all(cache)
@@ -254,7 +254,7 @@ def test_no_smaller_change_is_enough_for_more_than_the_whole_quota() -> None:
     assert set(helps(explained(cache)).values()) == {"perhaps"}
 
 
-def test_a_resource_that_no_flavor_covers_is_told() -> None:
+def test_a_resource_that_no_flavor_covers_is_reported() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", [podset(requests={"gpu": "1"})]))
     assert [line.problem for line in explained(cache).quota] == [
@@ -321,7 +321,7 @@ def test_a_queue_that_admits_nothing_is_the_first_thing_said(spoil, words) -> No
     assert "queue" in helps(found)
 
 
-def test_a_level_that_no_topology_has_is_told_with_those_it_has() -> None:
+def test_a_level_that_no_topology_has_is_reported_with_those_it_has() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", asking(1, level="rak")))
     found = explained(cache)
@@ -330,7 +330,7 @@ def test_a_level_that_no_topology_has_is_told_with_those_it_has() -> None:
     assert change.text == f'use "rack" instead of "rak"; levels: {BLOCK}, {RACK}, {HOST}'
 
 
-def test_a_template_that_cannot_be_read_is_told() -> None:
+def test_a_template_that_cannot_be_read_is_reported() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", [podset(requests={"cpu": "much"})]))
     assert "cannot be scheduled" in explained(cache).summary
@@ -392,7 +392,7 @@ def test_the_json_of_an_explanation_reads_back_as_the_same_and_has_a_schema() ->
     assert set(msgspec.to_builtins(found)) == set(described)
 
 
-def test_slices_and_leaders_are_counted_as_the_refusal_counts_them() -> None:
+def test_slices_and_leaders_are_counted_as_the_rejection_counts_them() -> None:
     cache = cache_with(fx_a())
     sliced = {
         "required": BLOCK,
@@ -414,7 +414,7 @@ def test_slices_and_leaders_are_counted_as_the_refusal_counts_them() -> None:
     assert (rack.best[0].pods, rack.best[0].pods_with_leader) == (4, 2)
 
 
-def test_hostile_labels_and_taints_are_told_as_they_are() -> None:
+def test_hostile_labels_and_taints_are_reported_as_they_are() -> None:
     strange = Taint("\x1b[31m", "a\nb", "NoSchedule")
     one = node("a")
     facts_of_node = msgspec.structs.replace(

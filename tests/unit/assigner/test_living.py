@@ -58,7 +58,7 @@ def start(cache: Cache, granted: int, living: int) -> None:
 
 @pytest.mark.requirement("CAP-02")
 @pytest.mark.parametrize(("granted", "living", "charged"), [(4, 0, 4), (4, 4, 4), (4, 40, 40)])
-def test_charged_is_the_larger_of_granted_and_living(
+def test_charged_is_the_larger_of_admitted_and_living(
     granted: int, living: int, charged: int
 ) -> None:
     cache = world()
@@ -168,7 +168,7 @@ def test_a_pod_that_terminates_on_a_node_that_cannot_tell_holds_nothing() -> Non
     assert rebuild_matches(cache) == []
 
 
-def test_each_pod_counts_for_the_flavor_of_its_node_where_several_were_granted() -> None:
+def test_each_pod_counts_for_the_flavor_of_its_node_where_several_were_admitted() -> None:
     quotas = {"tas": {"cpu": "9"}, "spot": {"cpu": "9"}}
     cache = cache_with([], queue=cluster_queue("cq", quotas))
     cache.set_flavor(flavor("spot", None, {"kind": "spot"}))
@@ -226,7 +226,7 @@ def test_explain_says_that_pods_hold_the_quota_of_an_evicted_workload() -> None:
     )
 
 
-def test_pods_beyond_the_grant_are_named_as_holders_of_quota() -> None:
+def test_pods_beyond_the_admission_are_named_as_holders_of_quota() -> None:
     cache = world()
     start(cache, 2, 5)
     cache.set_workload(workload("next", [podset(count=99)]))
@@ -236,7 +236,7 @@ def test_pods_beyond_the_grant_are_named_as_holders_of_quota() -> None:
     assert held == {"team/w": "5"}
 
 
-def test_resources_that_nobody_asked_for_are_charged_where_the_queue_covers_them() -> None:
+def test_resources_that_no_one_asked_for_are_charged_where_the_queue_covers_them() -> None:
     """KubeRay adds a container of its own to workers."""
     quotas = {"tas": {"cpu": "9", "memory": "9Gi"}}
     cache = cache_with([node("a", cpu="64")], queue=cluster_queue("cq", quotas))
@@ -321,7 +321,7 @@ def test_repair_remembers_which_jobs_are_gone() -> None:
     assert cache.live_pods.queues == {}
 
 
-def test_others_hear_when_what_is_charged_beyond_a_grant_changes() -> None:
+def test_others_hear_when_what_is_charged_beyond_an_admission_changes() -> None:
     cache = world()
     told: list[str] = []
     cache.on_excess_usage_changed = lambda excess: told.append(excess.local_queue)

@@ -103,7 +103,7 @@ def test_when_none_has_a_place_every_flavor_says_why() -> None:
     )
 
 
-def test_quota_refusals_are_told_beside_the_topologys() -> None:
+def test_quota_rejections_are_reported_beside_the_topologys() -> None:
     cache = world({"tas": {"cpu": "4"}, "far": {"cpu": "100"}})
     cache.set_workload(racked("w", 9))
     hold = only_hold(cache)
@@ -179,7 +179,7 @@ def test_leader_and_workers_move_together() -> None:
     assert {part.flavors["cpu"] for part in admit.assignment.podsets} == {"far"}
 
 
-def test_a_group_that_no_flavor_holds_is_refused_for_both_members() -> None:
+def test_a_group_that_no_flavor_holds_is_rejected_for_both_members() -> None:
     cache = world()
     grouped = {**IN_RACK, "podSetGroupName": "g"}
     cache.set_workload(

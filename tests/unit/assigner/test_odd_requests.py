@@ -38,7 +38,7 @@ def real_levels() -> Any:
 @pytest.mark.requirement("VAL-12")
 @pytest.mark.field_note("P5", "P6")
 @pytest.mark.parametrize("bad", BAD_REQUESTS.values(), ids=BAD_REQUESTS)
-def test_a_nonsense_request_is_held_with_its_path_and_stops_nobody(bad: BadRequest) -> None:
+def test_a_nonsense_request_is_held_with_its_path_and_stops_no_one(bad: BadRequest) -> None:
     cache = real_levels()
     cache.set_cluster_queue(cluster_queue(queueingStrategy="StrictFIFO"))
     cache.set_workload(workload("a-odd", [podset(count=8, topology=bad.request)]))
@@ -51,7 +51,7 @@ def test_a_nonsense_request_is_held_with_its_path_and_stops_nobody(bad: BadReque
 
 
 @pytest.mark.parametrize("good", GOOD_REQUESTS.values(), ids=GOOD_REQUESTS)
-def test_a_request_that_makes_sense_is_granted(good: dict[str, Any]) -> None:
+def test_a_request_that_makes_sense_is_admitted(good: dict[str, Any]) -> None:
     cache = real_levels()
     cache.set_workload(workload("w", [podset(count=8, topology=good)]))
     assert list(admissions(plan_cycle(cache))) == ["w"]
@@ -71,7 +71,7 @@ def test_a_request_that_makes_sense_is_granted(good: dict[str, Any]) -> None:
         ({"required": RACK, **sliced("zone", 2)}, "podSetSliceRequiredTopology"),
     ],
 )
-def test_an_unknown_level_of_slices_is_refused_like_any_other(
+def test_an_unknown_level_of_slices_is_rejected_like_any_other(
     asked: dict[str, Any], field: str
 ) -> None:
     cache = real_levels()
@@ -141,7 +141,7 @@ def test_a_defect_holds_one_workload_and_gives_back_what_it_took() -> None:
     assert admit.workload == "team/b-right"
 
 
-def test_a_defect_that_stands_is_told_again_for_the_log() -> None:
+def test_a_defect_that_stands_is_reported_again_for_the_log() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w"))
     _break(cache, "team/w", 0)

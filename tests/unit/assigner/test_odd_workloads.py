@@ -31,7 +31,7 @@ ODD = [
 
 @pytest.mark.requirement("OPS-07")
 @pytest.mark.parametrize("affinity", ODD)
-def test_a_template_that_makes_no_sense_holds_up_nobody_else(affinity: Any) -> None:
+def test_a_template_that_makes_no_sense_holds_up_no_one_else(affinity: Any) -> None:
     cache = cache_with(fx_a())
     odd = podset(affinity={"nodeAffinity": affinity})
     cache.set_workload(workload("a-odd", [odd]))

@@ -136,7 +136,7 @@ def test_who_turns_out_not_to_be_needed_is_given_back() -> None:
     assert preempted(plan_cycle(cache)) == [("large", "high")]
 
 
-def test_nobody_gives_way_where_that_would_not_be_enough() -> None:
+def test_no_one_gives_way_where_that_would_not_be_enough() -> None:
     cache = world()
     runs(cache, "low", 4, 1)
     runs(cache, "higher", 6, 9)
@@ -180,7 +180,7 @@ def test_what_is_given_up_is_kept_for_the_one_that_it_was_given_up_for() -> None
     assert "will fit after these preemptions complete" in last.message
 
 
-def test_while_the_victim_stops_nobody_else_is_asked_and_nothing_is_taken() -> None:
+def test_while_the_victim_stops_no_one_else_is_asked_and_nothing_is_taken() -> None:
     cache = world()
     runs(cache, "low", 6, 1, conditions=EVICTED)
     runs(cache, "other", 4, 1)

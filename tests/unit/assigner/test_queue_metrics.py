@@ -119,7 +119,7 @@ def test_who_waits_in_a_queue_that_leads_nowhere_is_counted() -> None:
 
 
 @pytest.mark.requirement("OPS-09")
-def test_quota_is_told_in_cores_and_bytes_with_zeros() -> None:
+def test_quota_is_reported_in_cores_and_bytes_with_zeros() -> None:
     cache = cache_with([node("a")])
     quotas = {"tas": {"cpu": "2500m", "memory": "1Gi"}}
     cache.set_cluster_queue(cluster_queue("cq", quotas))
@@ -160,7 +160,7 @@ def test_a_queue_that_is_gone_has_no_series() -> None:
 
 
 @pytest.mark.requirement("OPS-09")
-def test_room_of_domains_is_told_by_level() -> None:
+def test_room_of_domains_is_reported_by_level() -> None:
     cache = cache_with([node("a"), node("b"), node("c", "b1/r2"), node("d", "b1/r2")])
     cache.set_pod(pod("foreign", "a", cpu="1"))
     admitted(cache, "w", count=1)

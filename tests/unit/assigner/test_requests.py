@@ -143,7 +143,7 @@ def test_what_a_limit_range_forbids_waits_in_the_words_of_kueue() -> None:
 
 
 @pytest.mark.parametrize("change", ["raised", "lowered", "gone", "max"])
-def test_what_is_admitted_keeps_what_it_was_granted(change: str) -> None:
+def test_what_is_admitted_keeps_what_it_was_admitted(change: str) -> None:
     cache = cache_with([node("a", cpu="8")])
     cache.set_limit_range(DEFAULTS)
     cache.set_runtime_class(runtime_class("kata", {"cpu": "250m"}))

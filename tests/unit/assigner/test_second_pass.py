@@ -113,7 +113,7 @@ def test_pods_of_a_broken_node_move_within_their_rack_and_the_others_stay() -> N
 
 
 @pytest.mark.field_note("C20")
-def test_nothing_but_assignments_of_the_grant_changes() -> None:
+def test_nothing_but_assignments_of_the_admission_changes() -> None:
     scene = one(nodes(r1="a! b c"), {"a": 1, "b": 1}, "a")
     (repair,) = scene.repairs()
     assert isinstance(repair, ReplaceNode)
@@ -153,7 +153,7 @@ def test_when_all_nodes_are_gone_the_whole_podset_finds_one_new_rack() -> None:
 
 
 @pytest.mark.field_note("N7", "N8")
-def test_a_slice_that_lost_two_hosts_is_mended_in_its_rack() -> None:
+def test_a_slice_that_lost_two_hosts_is_fixed_in_its_rack() -> None:
     sliced = {"unconstrained": True, **_slices(4)}
     scene = one(
         nodes(r1="c! d e", r2="f g h"), {"a": 1, "b": 1, "d": 2, "f": 2, "g": 2}, "a", "b",
@@ -163,7 +163,7 @@ def test_a_slice_that_lost_two_hosts_is_mended_in_its_rack() -> None:
 
 
 @pytest.mark.field_note("N7", "N8")
-def test_slices_that_lost_one_host_each_are_mended_each_in_its_rack() -> None:
+def test_slices_that_lost_one_host_each_are_fixed_each_in_its_rack() -> None:
     at = {"a": 1, "d": 3, "b": 1, "f": 3}
     wide = [node(name, path, cpu="4") for name, path in (("d", "b1/r1"), ("f", "b1/r2"))]
     scene = Scene([*wide, *nodes(r3="x y")]).runs(
@@ -205,7 +205,7 @@ def test_with_fail_fast_off_it_keeps_what_it_has_and_says_what_is_missing() -> N
 
 
 @pytest.mark.field_note("C2", "C22")
-def test_without_its_topology_nobody_is_evicted_for_want_of_a_place() -> None:
+def test_without_its_topology_no_one_is_evicted_for_want_of_a_place() -> None:
     scene = one(nodes(r1="a! b c"), {"a": 2, "b": 2}, "a")
     scene.cache.drop_topology("default")
     (repair,) = scene.repairs()
@@ -266,7 +266,7 @@ def test_two_workloads_on_one_broken_node_do_not_share_the_spare_one() -> None:
 
 @pytest.mark.requirement("STR-05")
 @pytest.mark.field_note("C4", "C11", "N7")
-def test_a_host_whose_pods_may_still_run_is_given_to_nobody_in_the_same_cycle() -> None:
+def test_a_host_whose_pods_may_still_run_is_given_to_no_one_in_the_same_cycle() -> None:
     found = [node("a", "b1/r1", cpu="2"), node("c", "b1/r2", cpu="2")]
     found.append(node("b", "b1/r1", cpu="2", ready=False))
     scene = Scene(found)
@@ -361,7 +361,7 @@ def test_after_a_swap_the_old_pod_holds_its_host_and_the_new_place_is_taken() ->
     assert rebuild_matches(cache) == []
 
 
-def test_a_swap_that_is_refused_gives_its_place_back() -> None:
+def test_a_swap_that_is_rejected_gives_its_place_back() -> None:
     scene = one(nodes(r1="a! b c"), {"a": 2, "b": 2}, "a")
     (repair,) = scene.repairs()
     assert isinstance(repair, ReplaceNode)

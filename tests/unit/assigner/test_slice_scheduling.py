@@ -142,7 +142,7 @@ def test_no_slice_is_admitted_while_the_gate_is_off() -> None:
 
 
 @pytest.mark.requirement("SLC-08")
-def test_a_slice_that_asks_for_something_else_than_its_parent_is_refused() -> None:
+def test_a_slice_that_asks_for_something_else_than_its_parent_is_rejected() -> None:
     cache = world()
     parent(cache)
     slice_of(cache, cpu="2")
@@ -166,7 +166,7 @@ def test_a_slice_keeps_to_the_queue_and_the_flavors_its_parent_was_admitted_by()
     assert waits_for(cache).message == "its parent Workload ray is admitted by ClusterQueue cq"
 
 
-def test_a_slice_that_waits_for_its_parent_holds_up_nobody() -> None:
+def test_a_slice_that_waits_for_its_parent_holds_up_no_one() -> None:
     cache = world(queueingStrategy="StrictFIFO")
     parent(cache, assignment=None, priority=1, queue="nowhere")
     slice_of(cache, priority=9)

@@ -41,7 +41,7 @@ def on(names: list[str]) -> dict[str, TopologyAssignment]:
 
 @pytest.mark.requirement("TAS-30")
 @pytest.mark.field_note("C23")
-def test_an_assignment_beyond_the_store_is_held_and_holds_up_nobody() -> None:
+def test_an_assignment_beyond_the_store_is_held_and_holds_up_no_one() -> None:
     queue = cluster_queue(quotas={"tas": {"cpu": "100000"}}, queueingStrategy="StrictFIFO")
     cache = cache_with(queue=queue)
     cache.set_topology(topology(levels=(HOST,)))

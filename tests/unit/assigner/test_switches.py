@@ -42,7 +42,9 @@ def test_switched_off_flavors_of_a_topology_count_as_plain() -> None:
 
 @pytest.mark.field_note("C22")
 @pytest.mark.parametrize("asked", [{"required": RACK}, {"unconstrained": True}, {"required": "zz"}])
-def test_switched_off_who_asks_for_a_topology_waits_and_is_told(asked: dict[str, object]) -> None:
+def test_switched_off_who_asks_for_a_topology_waits_and_is_reported(
+    asked: dict[str, object],
+) -> None:
     cache = cache_with(fx_a(), features=OFF)
     cache.set_workload(workload("w", [podset(topology=asked)]))
     assert plan_cycle(cache) == [

@@ -73,7 +73,7 @@ def test_an_admission_after_an_eviction_closes_it(reason: str, returned: str | N
 
 
 @pytest.mark.requirement("SLC-31")
-def test_a_preemption_is_told_with_its_cause_until_the_next_admission() -> None:
+def test_a_preemption_is_reported_with_its_cause_until_the_next_admission() -> None:
     own = workload(admitted=True, conditions=BOTH)
     found = listed(own, conditions.evicted_conditions(own, "Preempted", "why", "InClusterQueue"))
     assert list(found) == ["QuotaReserved", "Admitted", "Evicted", "Preempted", "Requeued"]

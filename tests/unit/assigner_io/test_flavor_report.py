@@ -63,7 +63,7 @@ def bare(name: str) -> Node:
 
 @pytest.mark.requirement("TAS-04", "TAS-33")
 @pytest.mark.field_note("C18")
-async def test_what_is_left_out_or_shared_is_told_once_per_change() -> None:
+async def test_what_is_left_out_or_shared_is_reported_once_per_change() -> None:
     cache = cache_with([node("good", labels={"team": "x"}), bare("bare")])
     cache.set_flavor(flavor("narrow", node_labels={"team": "x"}))
     async with running(World(cache)) as world:

@@ -68,7 +68,7 @@ def test_a_missing_class_delays_the_workload() -> None:
 
 
 @pytest.mark.requirement("TAS-09")
-def test_only_jobs_with_a_queue_label_and_no_foreign_controller_are_governed() -> None:
+def test_only_jobs_with_a_queue_label_and_no_foreign_controller_are_managed() -> None:
     assert is_managed(job())
     assert is_managed(job(managedBy="kubernetes.io/job-controller"))
     assert not is_managed(job(queue=None))

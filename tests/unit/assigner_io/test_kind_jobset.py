@@ -45,7 +45,7 @@ def dirty() -> dict[str, Any]:
     return template
 
 
-def test_children_are_never_governed_by_themselves() -> None:
+def test_children_are_never_managed_by_themselves() -> None:
     assert not is_managed(child())
     assert is_managed(jobset())
     assert not is_managed(jobset(managedBy="kueue.x-k8s.io/multikueue"))
@@ -137,7 +137,7 @@ def test_what_a_user_writes_while_his_jobset_stops_outlives_the_stop() -> None:
 
 
 @pytest.mark.requirement("TAS-26")
-def test_a_child_loses_what_a_start_brings_and_nothing_else() -> None:
+def test_a_child_loses_what_a_start_adds_and_nothing_else() -> None:
     (stale,) = JOBSET.stale_child_jobs(jobset(), [child(template=dirty())])
     written = {op["path"]: op.get("value") for op in stale.operations}
     assert written == {
@@ -224,7 +224,7 @@ def test_jobs_that_follow_others_that_completed_come_to_be_due_later(
         ({"failurePolicy": {"rules": [{"action": "FailJobSet"}]}}, {"workers": 3}),
     ],
 )
-def test_pods_that_are_done_are_told_unless_they_may_come_back(
+def test_pods_that_are_done_are_reported_unless_they_may_come_back(
     options: dict[str, Any], done: dict[str, int]
 ) -> None:
     states = {"workers": {"ready": 1, "succeeded": 1}}

@@ -47,7 +47,7 @@ def step(
     return plan_job(of, [own], facts(of, own, gates=gates))
 
 
-def test_a_cluster_that_runs_elsewhere_is_not_governed() -> None:
+def test_a_cluster_that_runs_elsewhere_is_not_managed() -> None:
     assert is_managed(cluster(managedBy="ray.io/kuberay-operator"))
     assert not is_managed(cluster(managedBy="kueue.x-k8s.io/multikueue"))
 

@@ -17,7 +17,7 @@ def test_new_words_for_the_same_reason_wait_until_the_last_ones_are_old() -> Non
     assert pace.wait_s("b", "Pending", 101.0) == 0
 
 
-def test_another_reason_is_told_at_once() -> None:
+def test_another_reason_is_reported_at_once() -> None:
     pace = MessageRateLimiter(3.0)
     pace.record_written("a", "Pending", 100.0)
     assert pace.wait_s("a", "Misconfigured", 100.0) == 0
@@ -30,7 +30,7 @@ def test_what_is_forgotten_is_new() -> None:
     assert pace.wait_s("a", "Pending", 100.0) == 0
 
 
-def test_many_that_wait_are_told_in_turn_and_no_faster_than_the_rate() -> None:
+def test_many_that_wait_are_reported_in_turn_and_no_faster_than_the_rate() -> None:
     pace = MessageRateLimiter(3.0, per_s=10.0)
     keys = [f"key-{number}" for number in range(50)]
     for key in keys:
@@ -44,7 +44,7 @@ def test_many_that_wait_are_told_in_turn_and_no_faster_than_the_rate() -> None:
     )
 
 
-def test_a_turn_is_kept_until_its_news_is_told() -> None:
+def test_a_turn_is_kept_until_its_news_is_reported() -> None:
     pace = MessageRateLimiter(3.0, per_s=1.0)
     for key in ("a", "b", "c"):
         pace.record_written(key, "Pending", 0.0)

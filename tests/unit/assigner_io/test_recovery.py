@@ -123,7 +123,7 @@ def test_a_job_whose_lost_pods_stay_missing_is_evicted_with_a_time_to_come_back(
     assert not isinstance(plan_job(of, [own], found), actions.EvictWorkload)
 
 
-def test_the_eviction_is_told_as_kueue_does_and_queues_nothing_again_yet() -> None:
+def test_the_eviction_is_reported_as_kueue_does_and_queues_nothing_again_yet() -> None:
     own = workload(job(), admitted=True, conditions=MISSING)
     told = {
         c.type: (c.status, c.reason)
@@ -167,7 +167,7 @@ def test_it_is_queued_again_when_the_pause_is_over_or_it_was_deactivated(
         (None, RETRY, {"count": 1, "requeueAt": RETRY.requeue_at}),
     ],
 )
-def test_an_apply_keeps_the_tries_unless_it_is_told_others(
+def test_an_apply_keeps_the_tries_unless_it_is_given_others(
     tries: RequeueState | None, given: RequeueState | None, written: object
 ) -> None:
     own = with_tries(workload(job()), tries)

@@ -30,7 +30,7 @@ WANTED: dict[str, Any] = {
 
 
 @pytest.mark.requirement("TAS-11", "TAS-16")
-def test_a_grant_is_written_with_amounts_as_quantities_and_domains_in_order() -> None:
+def test_an_admission_is_written_with_amounts_as_quantities_and_domains_in_order() -> None:
     places = TopologyAssignment(("kubernetes.io/hostname",), ((("n2",), 3), (("n1",), 1)))
     usage = {"cpu": 1500, "memory": 2**30}
     assignment = Assignment("cq", (PodSetAssignment("main", {"cpu": "tas"}, usage, 4, places),))

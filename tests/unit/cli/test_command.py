@@ -163,7 +163,7 @@ def test_two_commands_do_not_change_one_playground_at_a_time(
     assert main(["down", "--state", str(tmp_path)]) == 0
 
 
-def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_record_of_another_version_is_rejected(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path)
     folder.save(Playground(format=2))
     with pytest.raises(CommandError, match="has format 2, this rackgate knows 1"):

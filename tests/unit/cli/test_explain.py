@@ -164,7 +164,7 @@ def test_levels_can_be_chosen_by_the_last_part_of_their_key() -> None:
     assert "has no level row, zone\n" in plain(blocks(refused(), ("rack", "row", "zone")))
 
 
-def test_pods_that_do_not_run_are_told_with_the_reason() -> None:
+def test_pods_that_do_not_run_are_reported_with_the_reason() -> None:
     run = PodSetStatus(
         podset="main",
         flavors={"cpu": "tas"},
@@ -260,7 +260,7 @@ def test_bad_input_ends_with_code_2_and_says_why(
 
 
 @pytest.mark.parametrize("top", ["0", "many", "100000"])
-def test_a_bad_number_is_refused(top: str) -> None:
+def test_a_bad_number_is_rejected(top: str) -> None:
     parser = argparse.ArgumentParser()
     verb.add_parser(parser.add_subparsers())
     with pytest.raises(SystemExit):
@@ -297,7 +297,7 @@ def test_the_cluster_is_what_the_line_names_then_the_environment_then_the_usual_
     assert cluster_target("here", None, None).state == "here"
 
 
-def test_a_cluster_is_told_by_address_context_and_file_as_far_as_the_file_says(
+def test_a_cluster_is_reported_by_address_context_and_file_as_far_as_the_file_says(
     tmp_path: Path,
 ) -> None:
     path = kubeconfig(tmp_path / "config")

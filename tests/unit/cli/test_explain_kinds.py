@@ -65,7 +65,7 @@ def test_one_of_several_kinds_is_chosen_by_name(tmp_path: Path) -> None:
     assert load(str(path), "train")["kind"] == "JobSet"
 
 
-def test_what_would_be_refused_is_told_by_its_path() -> None:
+def test_what_would_be_rejected_is_reported_by_its_path() -> None:
     document = raycluster()
     document["spec"]["workerGroupSpecs"][0]["groupName"] = "Head"
     found = of(document)
@@ -86,7 +86,7 @@ def test_what_would_be_refused_is_told_by_its_path() -> None:
         (jobset(managedBy="kueue.x-k8s.io/multikueue"), "names another controller"),
     ],
 )
-def test_what_nobody_governs_is_left_alone_with_the_reason(
+def test_what_no_one_governs_is_left_alone_with_the_reason(
     document: dict[str, Any], words: str
 ) -> None:
     assert words in of(document).unmanaged_reason
@@ -109,7 +109,7 @@ def test_a_part_of_a_jobset_is_queued_with_the_whole() -> None:
     assert 'part of JobSet "train"' in of(document).unmanaged_reason
 
 
-def test_a_misspelt_annotation_of_any_template_is_told() -> None:
+def test_a_misspelt_annotation_of_any_template_is_reported() -> None:
     document = jobset()
     template = document["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]
     key = names.REQUIRED_TOPOLOGY.replace("required", "requierd")

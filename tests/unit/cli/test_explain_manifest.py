@@ -66,7 +66,7 @@ def test_one_of_several_is_chosen_by_name(tmp_path: Path) -> None:
         "a: !!float " + ":".join("1" * 250),
     ],
 )
-def test_a_file_that_holds_nothing_to_explain_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_that_holds_nothing_to_explain_is_rejected(text: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)
     with pytest.raises(UsageError):
@@ -86,21 +86,21 @@ def test_of_a_field_that_is_there_twice_neither_is_taken(tmp_path: Path) -> None
         load(str(path), None)
 
 
-def test_a_file_of_other_kinds_is_told_by_them(tmp_path: Path) -> None:
+def test_a_file_of_other_kinds_is_reported_by_them(tmp_path: Path) -> None:
     path = manifest(tmp_path / "ray.yaml", {"apiVersion": "ray.io/v1", "kind": "RayJob"})
     with pytest.raises(UsageError, match=r"or Workload; it contains ray\.io/v1 RayJob"):
         load(path, None)
 
 
 @pytest.mark.parametrize("value", [r'"\ud800"', "[" * 400 + "]" * 400])
-def test_what_json_cannot_say_is_refused(value: str, tmp_path: Path) -> None:
+def test_what_json_cannot_say_is_rejected(value: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(f"apiVersion: batch/v1\nkind: Job\nspec: {value}\n")
     with pytest.raises(UsageError):
         load(str(path), None)
 
 
-def test_a_file_beyond_all_measure_is_refused(tmp_path: Path) -> None:
+def test_a_file_beyond_all_measure_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_bytes(b"#" * (8 * 2**20 + 1))
     with pytest.raises(UsageError, match="larger than 8 MiB"):
@@ -137,7 +137,7 @@ def test_a_workload_gets_the_request_of_its_annotations() -> None:
         ({"queue": "Not A Name"}, names.QUEUE_LABEL),
     ],
 )
-def test_what_the_webhook_would_refuse_is_told_by_its_field(
+def test_what_the_webhook_would_reject_is_reported_by_its_field(
     change: dict[str, Any], path: str
 ) -> None:
     made = of(job("train", 4, **change))
@@ -154,7 +154,7 @@ def test_what_the_webhook_would_refuse_is_told_by_its_field(
         {"template": {"metadata": {"labels": [1]}}},
     ],
 )
-def test_a_malformed_job_is_told_not_raised(spec: dict[str, Any]) -> None:
+def test_a_malformed_job_is_reported_not_raised(spec: dict[str, Any]) -> None:
     made = of(job("train", 1, required=RACK, spec=spec))
     assert made.errors or made.workload is not None
 
@@ -206,7 +206,7 @@ def test_a_job_that_is_not_ours_is_left_alone() -> None:
     assert "managedBy" in other.unmanaged_reason
 
 
-def test_a_job_for_kai_is_told_to_be_kais_where_the_gate_is_on() -> None:
+def test_a_job_for_kai_is_asked_to_be_kais_where_the_gate_is_on() -> None:
     document = job("train", 4, required=RACK, pod={"schedulerName": KAI_SCHEDULER})
     without = of(document)
     assert without.workload is not None

@@ -91,14 +91,14 @@ async def test_a_create_that_got_through_without_an_answer_becomes_a_replacement
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_api_server_that_stays_busy_is_told_with_its_words() -> None:
+async def test_an_api_server_that_stays_busy_is_reported_with_its_words() -> None:
     with pytest.raises(CommandError, match='cannot apply Namespace "n": busy'):
         await install.apply_all(Server(busy()).client, [SPACE])
     with pytest.raises(CommandError, match=r"the API server calls the webhook: not within .*busy"):
         await install.webhook_answers(Server(busy()).client)
 
 
-async def test_a_refusal_is_told_at_once() -> None:
+async def test_a_rejection_is_reported_at_once() -> None:
     server = Server(ForbiddenError("PATCH", "/x", status=403, message="not you"))
     with pytest.raises(CommandError, match="not you"):
         await install.apply_all(server.client, [SPACE])
@@ -162,13 +162,13 @@ async def test_a_queue_is_waited_for_until_it_is_active() -> None:
     assert server.audited_requests == ["get"] * 4
 
 
-async def test_a_queue_that_its_user_stopped_holds_nobody_up() -> None:
+async def test_a_queue_that_its_user_stopped_holds_no_one_up() -> None:
     server = Server(get=[queue("False", stopPolicy="Hold")])
     await install.queue_active(server.client, "default")
     assert server.audited_requests == ["get"]
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_queue_that_never_gets_active_is_told() -> None:
+async def test_a_queue_that_never_gets_active_is_reported() -> None:
     with pytest.raises(CommandError, match="ClusterQueue default is active: not within"):
         await install.queue_active(Server(queue("False")).client, "default")

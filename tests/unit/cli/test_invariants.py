@@ -85,7 +85,7 @@ def test_a_gated_replacement_waits_without_a_breach() -> None:
     assert rules(world) == []
 
 
-def test_a_pod_that_a_dead_node_cannot_end_counts_until_it_is_overdue() -> None:
+def test_a_pod_that_a_lost_node_cannot_end_counts_until_it_is_overdue() -> None:
     world = sound()
     world.place({("n1",): 2, ("n3",): 1})
     world.workload["spec"]["podSets"][0]["topologyRequest"]["required"] = None
@@ -112,7 +112,7 @@ def test_a_pod_bound_elsewhere_than_it_was_sent_is_found() -> None:
     assert 'bound to node "n4"' in breach.found
 
 
-def test_a_pod_that_stays_on_a_host_that_was_swapped_later_is_no_breach() -> None:
+def test_a_pod_that_stays_on_a_host_that_was_replaced_later_is_no_breach() -> None:
     world = sound()
     swapped = {"manager": "rackgate-admission", "subresource": "status", "time": LATE}
     world.workload["metadata"]["managedFields"] = [swapped]
@@ -296,7 +296,7 @@ def test_pods_may_run_out_while_their_workload_is_evicted_or_just_gone() -> None
 
 
 @pytest.mark.parametrize("why", ["no label", "kube-system", "managed by another"])
-def test_pods_of_jobs_that_are_not_governed_run_as_they_like(why: str) -> None:
+def test_pods_of_jobs_that_are_not_managed_run_as_they_like(why: str) -> None:
     world = sound()
     world.workloads = []
     world.job["spec"]["template"] = template()

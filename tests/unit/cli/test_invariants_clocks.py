@@ -27,7 +27,7 @@ def test_a_date_that_cannot_be_read_is_no_difference(date: str) -> None:
     assert difference(date, NOW) == 0.0
 
 
-def test_a_difference_is_told_with_its_direction() -> None:
+def test_a_difference_is_reported_with_its_direction() -> None:
     assert warning(0.0) == ""
     assert "312 s ahead of the API server's" in warning(312.0)
     assert "45 s behind the API server's" in warning(-45.0)

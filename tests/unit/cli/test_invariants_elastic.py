@@ -77,7 +77,7 @@ def test_a_pod_released_under_an_admitted_slice_is_no_breach() -> None:
 
 
 @pytest.mark.field_note("E2")
-def test_a_slice_that_is_being_evicted_grants_nothing_more() -> None:
+def test_a_slice_that_is_being_evicted_admits_nothing_more() -> None:
     world = ray()
     want(world, 4)
     world.workloads.append(piece(0, ""))
@@ -104,7 +104,7 @@ def test_a_slice_that_is_settled_and_still_there_counts_once() -> None:
     assert "over-granted" in rules(world)
 
 
-def test_a_slice_of_a_workload_that_may_not_be_resized_grants_nothing() -> None:
+def test_a_slice_of_a_workload_that_may_not_be_resized_admits_nothing() -> None:
     world = ray(topology=True)
     want(world, 4)
     world.workloads.append(piece(0, "n2"))
@@ -237,7 +237,7 @@ def test_a_recreated_pod_of_a_placed_cluster_that_stays_gated_is_found() -> None
 
 
 @pytest.mark.field_note("E16")
-def test_an_elastic_gate_that_nobody_will_take_is_found() -> None:
+def test_an_elastic_gate_that_no_one_will_take_is_found() -> None:
     world = ray()
     world.workload["metadata"]["annotations"] = {}
     world.pods[3] = ray_pod(2, None)

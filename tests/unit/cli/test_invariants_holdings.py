@@ -286,7 +286,7 @@ def test_a_gated_pod_that_waits_for_good_reason_is_no_breach(why: str) -> None:
     assert "not-released" not in rules(world)
 
 
-def test_a_governed_job_without_a_workload_is_found() -> None:
+def test_a_managed_job_without_a_workload_is_found() -> None:
     world = sound()
     world.workloads, world.pods = [], []
     world.job["spec"]["suspend"] = True
@@ -297,7 +297,7 @@ def test_a_governed_job_without_a_workload_is_found() -> None:
 
 
 @pytest.mark.parametrize("why", ["absent", "unnamed", "another's"])
-def test_a_gated_pod_that_nobody_can_release_is_found(why: str) -> None:
+def test_a_gated_pod_that_no_one_can_release_is_found(why: str) -> None:
     world = sound()
     lost = pod("lost", 0, None)
     world.pods.append(lost)
@@ -323,7 +323,7 @@ def test_pods_that_wait_for_a_host_that_is_gone_are_found() -> None:
 
 
 @pytest.mark.parametrize("mark", ["gate", "label", "annotation"])
-def test_marks_on_a_job_that_nobody_governs_are_found(mark: str) -> None:
+def test_marks_on_a_job_that_no_one_governs_are_found(mark: str) -> None:
     world = sound()
     free = job("free", 1, queue=None)
     world.jobs.append(free)

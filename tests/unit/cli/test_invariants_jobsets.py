@@ -128,7 +128,7 @@ def test_what_jobset_itself_adds_to_a_child_job_is_its_own() -> None:
     assert rules(world) == []
 
 
-def test_marks_of_a_stopped_jobset_are_told_with_their_podset() -> None:
+def test_marks_of_a_stopped_jobset_are_reported_with_their_podset() -> None:
     world = _stopped()
     template = world.jobsets[0]["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]
     template["metadata"]["labels"] = {names.TAS_LABEL: "true"}
@@ -137,7 +137,7 @@ def test_marks_of_a_stopped_jobset_are_told_with_their_podset() -> None:
     assert f"label {names.TAS_LABEL} of workers" in breach.found
 
 
-def test_a_child_job_is_never_governed_on_its_own() -> None:
+def test_a_child_job_is_never_managed_on_its_own() -> None:
     world = sets()
     for job in world.jobs:
         job["metadata"]["labels"][names.QUEUE_LABEL] = "queue"

@@ -118,7 +118,7 @@ def test_pods_that_are_being_deleted_hold_quota_when_their_job_holds_none() -> N
 
 
 @pytest.mark.parametrize("node", ["gone", "not ready"])
-def test_what_a_dead_node_cannot_end_takes_nothing(node: str) -> None:
+def test_what_a_lost_node_cannot_end_takes_nothing(node: str) -> None:
     world = plain()
     world.pend()
     for item in world.pods:
@@ -169,7 +169,7 @@ def test_pods_beyond_the_quota_are_found_whatever_workloads_say() -> None:
     assert "pods-over-quota" not in rules(world), "one that goes may overlap with its successor"
 
 
-def test_a_quota_that_was_lowered_takes_nothing_from_what_was_granted() -> None:
+def test_a_quota_that_was_lowered_takes_nothing_from_what_was_admitted() -> None:
     world = plain()
     quota(world, 4)
     lowered = {"time": LATE, "fieldsV1": {"f:spec": {"f:resourceGroups": {}}}}
@@ -183,7 +183,7 @@ def test_a_quota_that_was_lowered_takes_nothing_from_what_was_granted() -> None:
 
 
 @pytest.mark.requirement("OPS-12")
-def test_more_bound_pods_than_a_plain_job_was_granted_are_found() -> None:
+def test_more_bound_pods_than_a_plain_job_was_admitted_are_found() -> None:
     world = plain()
     world.pods.append(plain_pod("train", 3, "n2"))
     (breach,) = found(world)
@@ -217,7 +217,7 @@ def test_a_child_job_that_somebody_raised_is_found_without_marks() -> None:
     assert '7 bound pods of PodSet "workers"' in found(world)[0].found
 
 
-def test_pods_of_a_child_job_that_is_no_part_of_the_grant_are_beyond_it() -> None:
+def test_pods_of_a_child_job_that_is_no_part_of_the_admission_are_beyond_it() -> None:
     """A Job that names a JobSet that does exist, and that did not make it."""
     world = plain_sets()
     quota(world, 100)
@@ -318,7 +318,7 @@ def test_only_jobs_are_parts_of_others() -> None:
 
 
 @pytest.mark.parametrize("how", ["no such owner", "cleaning up", "somebody else's"])
-def test_a_released_pod_with_marks_that_belongs_to_nobody_is_found(how: str) -> None:
+def test_a_released_pod_with_marks_that_belongs_to_no_one_is_found(how: str) -> None:
     world = sound()
     stray = pod("nobody", 0, "n4")
     stray["metadata"]["annotations"] = {names.WORKLOAD_ANNOTATION: "job-train"}

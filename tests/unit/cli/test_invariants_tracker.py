@@ -25,7 +25,7 @@ def tracker() -> Tracker:
     return Tracker(min_duration_s=3, patience_s=60)
 
 
-def test_a_breach_counts_once_it_has_stayed_and_is_told_once() -> None:
+def test_a_breach_counts_once_it_has_stayed_and_is_reported_once() -> None:
     seen = tracker()
     assert seen.update(100, [HARD]) == []
     assert seen.update(102, [HARD]) == []
@@ -38,7 +38,7 @@ def test_a_breach_counts_once_it_has_stayed_and_is_told_once() -> None:
 
 
 @pytest.mark.requirement("OPS-12")
-def test_a_breach_that_goes_away_in_between_starts_anew() -> None:
+def test_a_breach_that_goes_away_in_between_starts_again() -> None:
     seen = tracker()
     seen.update(100, [HARD])
     assert seen.update(102, []) == []
@@ -73,7 +73,7 @@ def test_a_cluster_that_moves_on_is_never_late() -> None:
         assert seen.update(now, [moving]) == []
 
 
-def test_what_did_not_count_before_an_interruption_has_to_stay_anew() -> None:
+def test_what_did_not_count_before_an_interruption_has_to_stay_again() -> None:
     seen = tracker()
     other = Breach("over-domain", "z", "2 live")
     seen.update(100, [HARD])

@@ -103,7 +103,7 @@ def assets(folder: Path, *, version: str = JOBSET_VERSION, manifests: bool = Tru
     return folder
 
 
-def test_a_playground_has_no_operator_that_nobody_asked_for() -> None:
+def test_a_playground_has_no_operator_that_no_one_asked_for() -> None:
     assert binaries_with(()) == BINARIES
     assert binaries_with(("kuberay",)) == (*BINARIES, KUBERAY)
     assert tuple(binary.name for binary in OPERATOR_BINARIES) == OPERATORS

@@ -59,7 +59,7 @@ def test_a_pool_without_keys_says_what_that_means(
     assert "workflows may not ask for topology: plain" in capsys.readouterr().out
 
 
-def test_several_pools_of_a_file_are_told_apart(
+def test_several_pools_of_a_file_are_reported_apart(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "pool.yaml").write_text(f"{POOL}---\nname: plain\n")
@@ -139,7 +139,7 @@ def test_pods_are_tied_to_the_nodes_of_their_pool_and_tolerate_their_taints(
     assert again == (None, [gpu])
 
 
-def test_the_selector_is_told_where_pods_are_not_made(
+def test_the_selector_is_reported_where_pods_are_not_made(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "pool.yaml").write_text(f"{POOL}node_selector: {{pool: a}}\n")
@@ -147,7 +147,7 @@ def test_the_selector_is_told_where_pods_are_not_made(
     assert '(and spec.nodeSelector {"pool": "a"})' in capsys.readouterr().out
 
 
-def test_pods_that_are_not_made_are_told_with_what_they_must_carry(
+def test_pods_that_are_not_made_are_reported_with_what_they_must_carry(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["osmo", "render", "-f", "workflow.yaml", "--pool", "pool.yaml"]) == 0
@@ -353,7 +353,7 @@ def test_the_page_shows_what_is_made_of_the_four_use_cases(
     assert [part["minMember"] for part in four["subGroups"]] == [2, 2]
 
 
-def test_the_page_shows_refusals_in_the_words_that_are_used(
+def test_the_page_shows_rejections_in_the_words_that_are_used(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "pool.yaml").write_text(POOL_OF_PAGE)

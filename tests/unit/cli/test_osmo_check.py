@@ -55,7 +55,7 @@ TWO_RACKS = [node("a", "1", "1"), node("a", "2", "2"), node("b", "3", "3"), node
 ONE_SPINE = [node("a", "1", "1"), node("b", "2", "2")]
 
 
-def test_keys_that_nobody_asks_for_are_no_trap_as_long_as_nodes_are_not_known() -> None:
+def test_keys_that_no_one_asks_for_are_no_trap_as_long_as_nodes_are_not_known() -> None:
     assert warned(wishes(RACK)) == []
     soft = {"key": "rack", "requirementType": "preferred"}
     assert warned(wishes(soft), keys=["rack"]) == []
@@ -201,7 +201,9 @@ def test_programs_get_every_warning_with_path_and_remedy(
     assert [set(one) for one in found] == [{"why", "path", "message", "help"}] * 2
 
 
-def test_what_has_no_trap_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_no_trap_is_reported_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     nodes = tmp_path / "nodes.yaml"
     nodes.write_text(yaml.safe_dump([{"count": 1, "labels": dict(one)} for one in TWO_RACKS]))
     given = ["osmo", "check", *files(tmp_path, wishes(RACK)), "--nodes", str(nodes)]

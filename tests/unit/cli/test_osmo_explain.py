@@ -95,7 +95,7 @@ def test_a_person_reads_which_group_is_short_of_how_much_and_where_it_is_closest
 
 
 @pytest.mark.requirement("OSM-25")
-def test_what_is_possible_and_what_kai_does_are_told_apart(asking: Asking) -> None:
+def test_what_is_possible_and_what_kai_does_are_reported_apart(asking: Asking) -> None:
     asked = workflow(topology=[{"key": "zone"}])
     _, out, _ = asking.run(asked, nodes(("a", "1", 4)))
     assert "Possible: there is a place for its 4 pods. But KAI v0.13 leaves g pending" in out
@@ -207,7 +207,7 @@ def test_a_search_that_is_cut_off_claims_nothing(asking: Asking) -> None:
     assert "KAI v0.13 places it." in said["summary"]  # which follows without a search
 
 
-def test_label_values_with_dots_are_told_where_kai_may_place_over_two_racks(
+def test_label_values_with_dots_are_reported_where_kai_may_place_over_two_racks(
     asking: Asking,
 ) -> None:
     said = asking.said(workflow(), nodes(("a", "b.c", 2), ("a.b", "c", 2)))
@@ -242,7 +242,7 @@ def test_every_reason_that_rules_a_place_out_is_named(asking: Asking) -> None:
         ({"kind": "Node", "metadata": 1}, "document 1: Expected `object`"),
     ],
 )
-def test_a_bad_list_of_nodes_is_refused_with_its_fault(
+def test_a_bad_list_of_nodes_is_rejected_with_its_fault(
     asking: Asking, found: Any, says: str
 ) -> None:
     code, out, err = asking.run(workflow(), found)
@@ -333,7 +333,7 @@ def test_the_closest_domain_is_judged_by_the_pods_of_the_group_alone(asking: Ask
 
 
 @pytest.mark.requirement("OSM-25")
-def test_nodes_that_are_left_out_are_told_first_and_not_said_to_lack_labels(
+def test_nodes_that_are_left_out_are_reported_first_and_not_said_to_lack_labels(
     asking: Asking,
 ) -> None:
     taint = {"key": "maintenance", "effect": "NoSchedule"}

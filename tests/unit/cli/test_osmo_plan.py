@@ -162,7 +162,7 @@ def test_a_pod_is_the_same_with_the_servers_defaults_and_its_spelling_of_amounts
         {"env": [{"name": "A", "value": "1000m"}]},
     ],
 )
-def test_another_pod_of_the_name_is_refused(change: Object) -> None:
+def test_another_pod_of_the_name_is_rejected(change: Object) -> None:
     before: Object = {
         "resources": {"requests": {"cpu": "1", "memory": "128Gi"}},
         "env": [{"name": "A", "value": "1"}],
@@ -193,7 +193,7 @@ def test_a_field_taken_out_of_the_workflow_makes_another_pod(field: str) -> None
     assert isinstance(plan_pod(with_hash_annotation(wanted), found), Reject)
 
 
-def test_a_pod_of_ours_whose_subgroup_was_changed_is_told() -> None:
+def test_a_pod_of_ours_whose_subgroup_was_changed_is_reported() -> None:
     wanted = pod()
     wanted["metadata"]["labels"] = {"kai.scheduler/subgroup-name": "a"}
     found = stored(with_hash_annotation(wanted))

@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.requirement("OSM-02", "OSM-04", "OSM-06", "OSM-07")
 @pytest.mark.parametrize("name", REFUSED)
-def test_every_refusal_names_its_file_field_and_remedy(
+def test_every_rejection_names_its_file_field_and_remedy(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = cases()[name]
@@ -44,7 +44,7 @@ def test_every_refusal_names_its_file_field_and_remedy(
     assert first["path"] in said
 
 
-def test_all_that_is_wrong_is_told_at_once(
+def test_all_that_is_wrong_is_reported_at_once(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = WORKFLOW.replace("key: rack", "key: spine").replace("cpu: 0.5", "cpu: many")
@@ -59,7 +59,7 @@ def test_all_that_is_wrong_is_told_at_once(
     assert "workflow.groups[0].tasks[0].environment.EPOCHS: a list is no plain value" in said
 
 
-def test_part_of_a_gpu_is_refused_for_a_pod_and_fine_without_one(
+def test_part_of_a_gpu_is_rejected_for_a_pod_and_fine_without_one(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "workflow.yaml").write_text(WORKFLOW.replace("gpu: 2", "gpu: 0.5"))
@@ -86,7 +86,7 @@ def test_part_of_a_gpu_is_refused_for_a_pod_and_fine_without_one(
         ("a: [\n", "is no YAML of plain data"),
     ],
 )
-def test_files_that_are_no_plain_data_are_refused(
+def test_files_that_are_no_plain_data_are_rejected(
     text: str, why: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "workflow.yaml").write_text(text)
@@ -95,7 +95,7 @@ def test_files_that_are_no_plain_data_are_refused(
     assert why in said
 
 
-def test_files_that_cannot_be_read_or_are_too_large_are_refused(
+def test_files_that_cannot_be_read_or_are_too_large_are_rejected(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = refused(capsys, "render", "-f", "none.yaml", "--pool", "pool.yaml")
@@ -119,13 +119,13 @@ def test_files_that_cannot_be_read_or_are_too_large_are_refused(
         (["--state", "x", "--context", "y", "--pool", "p"], "--context chooses in a kubeconfig"),
     ],
 )
-def test_wrong_arguments_are_refused(
+def test_wrong_arguments_are_rejected(
     words: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert why in refused(capsys, *RENDER, *words)
 
 
-def test_two_groups_of_one_name_are_refused(
+def test_two_groups_of_one_name_are_rejected(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = "  - name: evals\n    tasks: [{name: three}]\nresources:"

@@ -89,7 +89,7 @@ def test_sums_that_fit_do_not_hide_that_the_room_is_in_pieces() -> None:
     assert not fits(where, group(0, 0, 3), shapes=[ONE_CPU, TWO_CPU])
 
 
-def test_many_alike_that_just_do_not_fit_are_refused_in_few_steps() -> None:
+def test_many_alike_that_just_do_not_fit_are_rejected_in_few_steps() -> None:
     where = room(*(("z", str(at), 4) for at in range(40)))
     assert not fits(where, group(0, 0, inside=racks(*[3] * 41)), steps=1000)
     assert fits(where, group(0, 0, inside=racks(*[3] * 40)), steps=1000)

@@ -19,7 +19,7 @@ def test_the_owner_can_listen_on_a_port_that_is_still_held() -> None:
         assert not is_free(ports["etcd"])
 
 
-def test_nobody_else_is_given_a_held_port() -> None:
+def test_no_one_else_is_given_a_held_port() -> None:
     wanted: dict[str, int | None] = {str(index): None for index in range(40)}
     with reserved(wanted) as first, reserved(wanted) as second:
         assert len({*first.values(), *second.values()}) == 80

@@ -164,7 +164,7 @@ def test_old_names_are_a_note_and_an_old_api_server_is_a_conflict() -> None:
     ]
 
 
-def test_conflicts_are_told_first_and_then_nothing_is_promised() -> None:
+def test_conflicts_are_reported_first_and_then_nothing_is_promised() -> None:
     found = seen(crds=[crd("Webhook")], bindings=[mark("team-infra")])
     lines = format_findings(findings(found, SYSTEM), SYSTEM)
     assert [line.split(":")[0] for line in lines] == ["conflict", "note"]

@@ -175,7 +175,7 @@ def test_a_named_download_fills_the_cache(tmp_path: Path, server: DownloadSource
     assert find_binaries(MANIFESTS, tmp_path / "cache", QUIET) == found
 
 
-def test_a_download_of_other_content_is_refused(tmp_path: Path, server: DownloadSource) -> None:
+def test_a_download_of_other_content_is_rejected(tmp_path: Path, server: DownloadSource) -> None:
     server.sums["etcd"] = "0" * 64
     with pytest.raises(CommandError, match=r"/etcd: SHA-256 is [0-9a-f]{64}, expected 0{64}"):
         find_binaries(MANIFESTS, tmp_path / "cache", QUIET, server)
@@ -183,7 +183,7 @@ def test_a_download_of_other_content_is_refused(tmp_path: Path, server: Download
     assert left == []
 
 
-def test_a_download_of_another_version_is_refused(tmp_path: Path, server: DownloadSource) -> None:
+def test_a_download_of_another_version_is_rejected(tmp_path: Path, server: DownloadSource) -> None:
     other = program(BINARIES[0], "v3.5.0")
     write_program(tmp_path / "published" / "etcd", other)
     server.sums["etcd"] = hashlib.sha256(other.encode()).hexdigest()
@@ -191,7 +191,7 @@ def test_a_download_of_another_version_is_refused(tmp_path: Path, server: Downlo
         find_binaries(MANIFESTS, tmp_path / "cache", QUIET, server)
 
 
-def test_a_download_that_nobody_serves_is_named(tmp_path: Path, server: DownloadSource) -> None:
+def test_a_download_that_no_one_serves_is_named(tmp_path: Path, server: DownloadSource) -> None:
     (tmp_path / "published" / "kwok").unlink()
     with pytest.raises(CommandError, match=r"cannot download http://127\.0\.0\.1:\d+/kwok"):
         find_binaries(MANIFESTS, tmp_path / "cache", QUIET, server)

@@ -172,7 +172,7 @@ def test_labels_are_never_pods_workloads_or_other_unbounded_things() -> None:
 @pytest.mark.parametrize(
     "name", ["RackgateWebhookDown", "RackgateNoAssigner", "RackgateShardsWithoutUngater"]
 )
-def test_a_service_that_is_down_is_told_within_a_minute(name: str) -> None:
+def test_a_service_that_is_down_is_reported_within_a_minute(name: str) -> None:
     document = yaml.safe_load((promql.FOLDER / "alerts.yaml").read_text())
     monitor = yaml.safe_load((promql.FOLDER / "podmonitor.yaml").read_text())["spec"]
     ((group, alert),) = (

@@ -53,7 +53,7 @@ def test_the_component_has_every_manifest_of_its_folder() -> None:
 
 
 @pytest.mark.requirement("OPS-14")
-def test_kinds_and_what_users_are_granted_are_no_part_of_what_an_uninstall_deletes() -> None:
+def test_kinds_and_what_users_are_admitted_are_no_part_of_what_an_uninstall_deletes() -> None:
     """With the CRDs all Pools and Workflows would go, and the Topologies that Pools own."""
     component = yaml.safe_load((OSMO / "kustomization.yaml").read_text())
     assert component["resources"] == ["rbac.yaml"]

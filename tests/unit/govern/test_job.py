@@ -46,7 +46,7 @@ def test_a_job_without_the_queue_label_is_left_alone() -> None:
 
 
 @pytest.mark.requirement("HOOK-10")
-def test_a_governed_job_is_suspended() -> None:
+def test_a_managed_job_is_suspended() -> None:
     governed = apply_patch(job("train", 2), inject_job(job("train", 2)))
     assert governed["spec"]["suspend"] is True
 
@@ -66,7 +66,7 @@ def test_a_template_that_asks_gets_gate_and_podset_label_in_maps_that_were_absen
 
 
 @pytest.mark.requirement("HOOK-09")
-def test_a_podset_label_of_the_users_own_is_left_to_be_refused() -> None:
+def test_a_podset_label_of_the_users_own_is_left_to_be_rejected() -> None:
     asked = job("train", 2, required=RACK)
     asked["spec"]["template"]["metadata"]["labels"] = {names.PODSET_LABEL: "mine"}
     template = apply_patch(asked, inject_job(asked))["spec"]["template"]

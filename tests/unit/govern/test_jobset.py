@@ -66,7 +66,7 @@ def test_more_pods_than_completions_are_never_made() -> None:
 
 
 @pytest.mark.requirement("HOOK-04", "HOOK-10")
-def test_a_governed_jobset_is_suspended_and_each_asking_template_marked() -> None:
+def test_a_managed_jobset_is_suspended_and_each_asking_template_marked() -> None:
     asked = seed()
     del asked["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]
     result = governed(asked)
@@ -79,7 +79,7 @@ def test_a_governed_jobset_is_suspended_and_each_asking_template_marked() -> Non
 
 
 @pytest.mark.requirement("HOOK-05")
-def test_a_jobset_that_is_not_governed_is_left_alone() -> None:
+def test_a_jobset_that_is_not_managed_is_left_alone() -> None:
     asked = seed()
     asked["metadata"]["labels"] = {}
     assert inject_jobset(asked) == []
@@ -109,13 +109,13 @@ def test_a_workload_carries_as_many_podsets_as_its_schema_says() -> None:
     assert len(errors()) == 1, "nor none"
 
 
-def test_names_that_differ_in_case_alone_are_refused() -> None:
+def test_names_that_differ_in_case_alone_are_rejected() -> None:
     (error,) = errors(replicated_job("w", 1), replicated_job("W", 1))
     assert error.startswith('spec.replicatedJobs[1].name: "W" is the same podset as "w"')
 
 
 @pytest.mark.parametrize("name", ["", "a_b", "-a", "a.b", "x" * 64, "ä"])
-def test_a_name_that_no_podset_can_have_is_refused(name: str) -> None:
+def test_a_name_that_no_podset_can_have_is_rejected(name: str) -> None:
     (error,) = errors(replicated_job(name, 1))
     assert error.startswith("spec.replicatedJobs[0].name: ")
 

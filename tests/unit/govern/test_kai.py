@@ -143,16 +143,16 @@ def test_a_rendered_job_is_nobodys_to_render() -> None:
         ({names.REQUIRED_TOPOLOGY: "no key"}, names.REQUIRED_TOPOLOGY),
     ],
 )
-def test_what_kai_has_no_annotation_for_is_refused(annotations: dict[str, str], path: str) -> None:
+def test_what_kai_has_no_annotation_for_is_rejected(annotations: dict[str, str], path: str) -> None:
     assert f"{INSIDE}[{path}]" in refused(kai_job(annotations=annotations))
 
 
-def test_a_wish_that_is_switched_off_is_none() -> None:
+def test_a_request_that_is_switched_off_is_none() -> None:
     found = kai_job(annotations={names.UNCONSTRAINED_TOPOLOGY: "false"})
     assert "annotations" not in rendered(found)["metadata"]
 
 
-def test_what_belongs_to_our_queues_is_refused() -> None:
+def test_what_belongs_to_our_queues_is_rejected() -> None:
     elastic = with_meta(kai_job(), notes={names.ELASTIC_ANNOTATION: "true"})
     assert refused(elastic) == [f"metadata.annotations[{names.ELASTIC_ANNOTATION}]"]
     first = with_meta(kai_job(), labels={names.PRIORITY_CLASS_LABEL: "high"})
@@ -173,11 +173,11 @@ def test_what_belongs_to_our_queues_is_refused() -> None:
         ),
     ],
 )
-def test_two_answers_to_one_question_are_refused(found: Object, path: str) -> None:
+def test_two_answers_to_one_question_are_rejected(found: Object, path: str) -> None:
     assert refused(found) == [f"metadata.{path}"]
 
 
-def test_one_answer_told_twice_is_taken() -> None:
+def test_one_answer_reported_twice_is_taken() -> None:
     twice = with_meta(
         kai_job(required=RACK), labels={KAI_QUEUE: "queue"}, notes={KAI_REQUIRED: RACK}
     )
@@ -185,7 +185,7 @@ def test_one_answer_told_twice_is_taken() -> None:
 
 
 @pytest.mark.requirement("OSM-20")
-def test_what_kai_would_leave_pending_for_ever_is_refused() -> None:
+def test_what_kai_would_leave_pending_for_ever_is_rejected() -> None:
     """A Topology without a level is never scheduled, nor is a level without a Topology kept."""
     nowhere = RenderOptions(jobs_grouped=True)
     path = f"metadata.annotations[{KAI_TOPOLOGY}]"
@@ -195,7 +195,7 @@ def test_what_kai_would_leave_pending_for_ever_is_refused() -> None:
     assert refused(empty) == [path]
 
 
-def test_a_level_that_would_hold_for_each_pod_alone_is_refused() -> None:
+def test_a_level_that_would_hold_for_each_pod_alone_is_rejected() -> None:
     alone = RenderOptions(topology="racks")
     assert refused(kai_job(2, required=RACK), alone) == [f"metadata.annotations[{KAI_REQUIRED}]"]
     assert refused(kai_job(2, preferred=RACK), alone) == [f"metadata.annotations[{KAI_PREFERRED}]"]
@@ -203,7 +203,7 @@ def test_a_level_that_would_hold_for_each_pod_alone_is_refused() -> None:
     rendered(kai_job(2), alone)
 
 
-def test_every_fault_is_told_at_once() -> None:
+def test_every_fault_is_reported_at_once() -> None:
     found = with_meta(
         kai_job(annotations={names.UNCONSTRAINED_TOPOLOGY: "true", names.POD_INDEX_OFFSET: "1"}),
         labels={KAI_QUEUE: "b", names.PRIORITY_CLASS_LABEL: "high"},
@@ -211,7 +211,7 @@ def test_every_fault_is_told_at_once() -> None:
     assert len(refused(found)) == 4
 
 
-def test_only_a_governed_job_whose_template_names_kai_goes_there() -> None:
+def test_only_a_managed_job_whose_template_names_kai_goes_there() -> None:
     assert is_for_kai(kai_job(), {})
     assert not is_for_kai(kai_job(scheduler="default-scheduler"), {})
     assert not is_for_kai(job("plain", 2), {})
@@ -223,7 +223,7 @@ def test_only_a_governed_job_whose_template_names_kai_goes_there() -> None:
     assert not is_for_kai(part, {})
 
 
-def test_a_manifest_applied_anew_goes_to_kai_again_and_a_stranger_that_runs_does_not() -> None:
+def test_a_manifest_applied_again_goes_to_kai_again_and_a_stranger_that_runs_does_not() -> None:
     asked = kai_job(required=RACK)
     stored = rendered(asked)
     assert is_for_kai(with_meta(stored, labels={names.QUEUE_LABEL: "queue"}), stored)
@@ -237,7 +237,7 @@ def test_a_manifest_applied_anew_goes_to_kai_again_and_a_stranger_that_runs_does
     assert not is_for_kai(waiting, waiting), "who is ours stays ours"
 
 
-def test_a_queue_changed_in_the_manifest_is_refused_by_both_names() -> None:
+def test_a_queue_changed_in_the_manifest_is_rejected_by_both_names() -> None:
     stored = rendered(kai_job())
     (error,) = render(with_meta(stored, labels={names.QUEUE_LABEL: "other"}), KNOWN).errors
     assert error.path == f"metadata.labels[{KAI_QUEUE}]"

@@ -43,7 +43,7 @@ def test_labels_that_are_no_map_are_malformed() -> None:
 
 
 @pytest.mark.requirement("HOOK-09")
-def test_each_reserved_key_is_refused_with_its_path() -> None:
+def test_each_reserved_key_is_rejected_with_its_path() -> None:
     template = {
         "metadata": {
             "labels": {names.PODSET_LABEL: "x", names.TAS_LABEL: "true", "app": "a"},

@@ -157,7 +157,7 @@ def errors(*groups: dict[str, Any]) -> list[str]:
     return [str(error) for error in RAYCLUSTER.shape_errors(raycluster("ray", groups))]
 
 
-def test_a_group_that_no_podset_can_be_is_refused() -> None:
+def test_a_group_that_no_podset_can_be_is_rejected() -> None:
     assert errors() == [], "a head alone is a cluster"
     (error,) = errors(worker_group("Head", 1))
     assert error.startswith('spec.workerGroupSpecs[0].groupName: "Head" is the same podset as')

@@ -22,12 +22,12 @@ def errors(request: dict[str, Any], count: int | None = 8) -> list[str]:
 @pytest.mark.requirement("VAL-12")
 @pytest.mark.field_note("P5", "P6", "W8")
 @pytest.mark.parametrize("bad", BAD_REQUESTS.values(), ids=BAD_REQUESTS)
-def test_nonsense_is_refused_with_its_path(bad: BadRequest) -> None:
+def test_nonsense_is_rejected_with_its_path(bad: BadRequest) -> None:
     assert f"{PATH}{bad.field}" in errors(bad.request)
 
 
 @pytest.mark.parametrize("good", GOOD_REQUESTS.values(), ids=GOOD_REQUESTS)
-def test_what_makes_sense_is_not_refused(good: dict[str, Any]) -> None:
+def test_what_makes_sense_is_not_rejected(good: dict[str, Any]) -> None:
     assert errors(good) == []
     nulls: dict[str, Any] = dict.fromkeys(("required", "podSetSliceSize", "podSetGroupName"))
     assert errors({**nulls, **good}) == []

@@ -76,7 +76,7 @@ def both(count: int, **annotations: str) -> list[str]:
 
 @pytest.mark.requirement("VAL-12")
 @pytest.mark.field_note("P6")
-def test_two_requests_on_one_template_are_refused_with_both_values() -> None:
+def test_two_requests_on_one_template_are_rejected_with_both_values() -> None:
     (error,) = both(2, REQUIRED_TOPOLOGY="rack", PREFERRED_TOPOLOGY="block")
     assert error.startswith(f"{WHERE}: more than one topology request: ")
     assert f'{names.REQUIRED_TOPOLOGY}="rack"' in error
@@ -93,7 +93,7 @@ def test_two_requests_on_one_template_are_refused_with_both_values() -> None:
         ("REQUIRED_TOPOLOGY", "PREFERRED_TOPOLOGY", "UNCONSTRAINED_TOPOLOGY"),
     ],
 )
-def test_every_pair_of_requests_is_refused_once(kinds: tuple[str, ...]) -> None:
+def test_every_pair_of_requests_is_rejected_once(kinds: tuple[str, ...]) -> None:
     (error,) = both(2, **dict.fromkeys(kinds, "true"))
     assert error.startswith(f"{WHERE}: more than one topology request: ")
     assert all(f'{getattr(names, kind)}="true"' in error for kind in kinds)
@@ -103,7 +103,7 @@ def test_every_pair_of_requests_is_refused_once(kinds: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "key", ["", "Block/x", "a//b", "/rack", "rack/", "-rack", "rack-", "ra ck", "a/b/c", "räck"]
 )
-def test_a_malformed_level_key_is_refused_with_its_path(key: str) -> None:
+def test_a_malformed_level_key_is_rejected_with_its_path(key: str) -> None:
     (error,) = both(2, REQUIRED_TOPOLOGY=key)
     assert error.startswith(f'{WHERE}[{names.REQUIRED_TOPOLOGY}]: "{key}" is not a node label key;')
 
@@ -117,7 +117,7 @@ def test_a_well_formed_level_key_is_accepted(key: str) -> None:
     assert both(2, PREFERRED_TOPOLOGY=key) == []
 
 
-def test_a_level_key_longer_than_a_request_carries_is_refused() -> None:
+def test_a_level_key_longer_than_a_request_carries_is_rejected() -> None:
     (error,) = both(2, REQUIRED_TOPOLOGY="a" * 40 + "/" + "b" * 40)
     assert "has 81 characters, a request allows 63" in error
 
@@ -168,7 +168,7 @@ def test_a_level_key_longer_than_a_request_carries_is_refused() -> None:
         ),
     ],
 )
-def test_wrong_slices_and_groups_are_refused_with_their_path(
+def test_wrong_slices_and_groups_are_rejected_with_their_path(
     annotations: dict[str, str], path: str, says: str
 ) -> None:
     errors = both(8, **annotations)
@@ -232,13 +232,13 @@ def test_wrong_slices_and_groups_are_refused_with_their_path(
         ),
     ],
 )
-def test_wrong_layers_are_refused_with_their_path(layers: str, path: str, says: str) -> None:
+def test_wrong_layers_are_rejected_with_their_path(layers: str, path: str, says: str) -> None:
     errors = both(8, SLICE_CONSTRAINTS=layers)
     prefix = f"{WHERE}[{names.SLICE_CONSTRAINTS}]{path}: "
     assert any(error.startswith(prefix) and says in error for error in errors), errors
 
 
-def test_a_request_is_made_even_of_what_is_refused() -> None:
+def test_a_request_is_made_even_of_what_is_rejected() -> None:
     asked = template(REQUIRED_TOPOLOGY="a", PREFERRED_TOPOLOGY="b", SLICE_CONSTRAINTS="x")
     assert topology_request(asked) == {"required": "a", "preferred": "b"}
 

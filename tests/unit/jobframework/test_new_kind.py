@@ -138,7 +138,7 @@ def test_the_webhook_rejects_what_is_wrong_with_it() -> None:
     assert paths == [f"metadata.labels[{names.QUEUE_LABEL}]"]
 
 
-def test_gates_that_a_manifest_applied_anew_drops_are_kept() -> None:
+def test_gates_that_a_manifest_applied_again_drops_are_kept() -> None:
     running, _ = started()
     anew = {**written(), "metadata": running["metadata"]}
     anew["spec"]["suspend"] = False

@@ -52,7 +52,7 @@ def test_keys_keep_their_order_and_names_follow_from_the_pool() -> None:
 
 
 @pytest.mark.requirement("OSM-02", "OSM-07")
-def test_a_pool_is_told_everything_at_once() -> None:
+def test_a_pool_is_rejected_with_everything_at_once() -> None:
     keys = [
         {"key": "host", "label": "kubernetes.io/hostname"},
         {"key": "rack", "label": "no label"},
@@ -78,7 +78,7 @@ def test_what_no_node_can_carry_is_no_label(label: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "My_Pool", "a b", "-a", "a" * 54, "a\n"])
-def test_a_pool_whose_objects_could_have_no_name_is_refused(name: str) -> None:
+def test_a_pool_whose_objects_could_have_no_name_is_rejected(name: str) -> None:
     (refusal,) = pool_refused(name=name)
     assert (refusal.why, refusal.path, refusal.value) == ("name", "name", name)
 
@@ -97,7 +97,7 @@ def test_a_pool_whose_objects_could_have_no_name_is_refused(name: str) -> None:
         (["zone"], [("type", "topology_keys[0]")]),
     ],
 )
-def test_keys_of_the_wrong_form_are_refused(keys: Any, wanted: list[tuple[str, str]]) -> None:
+def test_keys_of_the_wrong_form_are_rejected(keys: Any, wanted: list[tuple[str, str]]) -> None:
     assert reasons(pool_refused(topology_keys=keys)) == wanted
 
 
@@ -130,7 +130,9 @@ def test_a_pool_says_which_nodes_are_its_own() -> None:
         ({"gpu_toleration": "yes"}, ("type", "gpu_toleration")),
     ],
 )
-def test_what_no_pod_could_carry_is_refused(fields: dict[str, Any], where: tuple[str, str]) -> None:
+def test_what_no_pod_could_carry_is_rejected(
+    fields: dict[str, Any], where: tuple[str, str]
+) -> None:
     assert reasons(pool_refused(**fields)) == [where]
 
 

@@ -114,7 +114,7 @@ def test_other_fields_of_a_task_are_carried() -> None:
 
 
 @pytest.mark.requirement("OSM-04", "OSM-06", "OSM-07")
-def test_everything_is_told_at_once_each_part_on_its_own() -> None:
+def test_everything_is_reported_at_once_each_part_on_its_own() -> None:
     data = document(
         a={"topology": [{"key": "rak", "group": "ü"}], "gpu": 8},
         b={"topologies": []},
@@ -165,7 +165,7 @@ def test_a_resource_that_no_task_uses_may_name_keys_of_another_pool() -> None:
 
 
 @pytest.mark.requirement("OSM-04")
-def test_a_misspelt_field_is_told_the_right_one() -> None:
+def test_a_misspelt_field_is_answered_with_the_right_one() -> None:
     (refusal,) = refused(document(default={"topology": [{"key": "rack", "requirement_type": "x"}]}))
     assert refusal.message == (
         'unknown field "requirement_type"; did you mean "requirementType"? '
@@ -207,7 +207,7 @@ def test_sizes_are_quantities(size: Any) -> None:
         ),
     ],
 )
-def test_a_workflow_of_the_wrong_form_is_refused(
+def test_a_workflow_of_the_wrong_form_is_rejected(
     change: Any, wanted: list[tuple[str, str]]
 ) -> None:
     data = document(default={})
@@ -223,13 +223,13 @@ def test_what_is_no_mapping_is_neither_pool_nor_workflow(data: Any) -> None:
 
 
 @pytest.mark.requirement("OSM-21")
-def test_more_tasks_than_can_be_handled_are_refused_before_they_are_read() -> None:
+def test_more_tasks_than_can_be_handled_are_rejected_before_they_are_read() -> None:
     data = document(default={})
     data["workflow"]["groups"][0]["tasks"] = [None] * (MAX_TASKS + 1)
     assert reasons(refused(data)) == [("too-long", "workflow.groups")]
 
 
-def test_very_many_refusals_are_cut_and_counted() -> None:
+def test_very_many_rejections_are_cut_and_counted() -> None:
     data = document(default={})
     data["workflow"]["groups"][0]["tasks"] = [
         {"name": f"t{index}", "resource": f"r{index}"} for index in range(1000)
@@ -239,7 +239,7 @@ def test_very_many_refusals_are_cut_and_counted() -> None:
     assert found[-1].message == "900 more rejections are not shown"
 
 
-def test_tasks_with_one_mistake_in_common_are_told_once() -> None:
+def test_tasks_with_one_mistake_in_common_are_reported_once() -> None:
     data = document(default={})
     data["workflow"]["groups"][0]["tasks"] = [
         {"name": f"t{index}", "resource": "nope"} for index in range(1000)
@@ -262,7 +262,7 @@ def test_strict_takes_one_set_of_keys_over_the_whole_workflow() -> None:
 
 
 @pytest.mark.requirement("OSM-06")
-def test_a_given_name_that_is_another_groups_usual_one_is_refused() -> None:
+def test_a_given_name_that_is_another_groups_usual_one_is_rejected() -> None:
     groups = [{"name": name, "tasks": [{"name": "t"}]} for name in ("a", "b")]
     workflow = read_workflow({"name": "w", "groups": groups}, POOL)
     for names in ({"a": "w-b"}, {"a": "x", "b": "x"}):
@@ -328,7 +328,7 @@ junk = st.recursive(
 
 @settings(max_examples=200)
 @given(st.data())
-def test_no_data_does_more_than_being_refused(data: st.DataObject) -> None:
+def test_no_data_does_more_than_being_rejected(data: st.DataObject) -> None:
     """Any part of a good document may be replaced by anything."""
     whole: dict[str, Any] = document(
         a={"cpu": 1, "topology": [{"key": "rack", "group": "g"}]}, default={}

@@ -53,6 +53,6 @@ def test_gates_of_ours_that_change_placements_are_off_by_default() -> None:
     assert not any(gate.default for gate in GATES if gate.name in ours)
 
 
-def test_the_cost_of_a_gate_is_told_where_it_is_on() -> None:
+def test_the_cost_of_a_gate_is_reported_where_it_is_on() -> None:
     assert Features().costs() == {}
     assert list(Features(fewest_domains=True).costs()) == ["RackgateFewestDomains"]

@@ -74,7 +74,7 @@ def test_a_namespace_is_selected_as_by_kubernetes(
         ),
     ],
 )
-def test_a_wrong_selector_is_refused_with_its_field_its_value_and_what_is_expected(
+def test_a_wrong_selector_is_rejected_with_its_field_its_value_and_what_is_expected(
     service: str, settings: type[AssignerSettings | WebhookSettings], text: str, says: str
 ) -> None:
     with pytest.raises(SettingsError) as error:

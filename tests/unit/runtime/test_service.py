@@ -64,7 +64,7 @@ def test_a_requested_stop_is_success() -> None:
     assert run() == 0
 
 
-def test_a_gate_with_a_price_is_told_at_the_start_where_it_is_on(
+def test_a_gate_with_a_price_is_reported_at_the_start_where_it_is_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run("--set", "featureGates.RackgateFewestDomains=true") == 0
@@ -106,7 +106,7 @@ def test_a_taken_port_is_said_without_a_traceback(capsys: pytest.CaptureFixture[
     assert "exception" not in last
 
 
-def test_an_end_that_nobody_asked_for_is_a_failure() -> None:
+def test_an_end_that_no_one_asked_for_is_a_failure() -> None:
     assert run("--set", "ending=return") == 1
 
 

@@ -115,7 +115,7 @@ def test_bad_values_are_named_with_their_path(tmp_path: Path, text: str, start: 
     assert line.startswith(start)
 
 
-def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
+def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
     assert len(faults(HEAD + "a: 1\nb: 2\n", tmp_path, ("log.c=3",))) == 3
 
 
@@ -129,11 +129,11 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
         ("a: [", "is not YAML"),
     ],
 )
-def test_other_files_are_refused(tmp_path: Path, text: str, line: str) -> None:
+def test_other_files_are_rejected(tmp_path: Path, text: str, line: str) -> None:
     assert any(line in fault for fault in faults(text, tmp_path))
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="No such file"):
         load_settings(Example, service="example", config=tmp_path / "none")
 
@@ -149,7 +149,7 @@ def test_variables_that_kubernetes_sets_for_services_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("flag", ["batchWindow", "=1", "batchWindow=["])
-def test_malformed_flags_are_refused(flag: str) -> None:
+def test_malformed_flags_are_rejected(flag: str) -> None:
     with pytest.raises(SettingsError):
         load(flags=(flag,))
 

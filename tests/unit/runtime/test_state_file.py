@@ -77,7 +77,7 @@ def test_a_record_that_the_predecessor_did_not_write_is_anybodys(
         assert second.free_at("another", STAMP, 3, REQUEST_S) is None
 
 
-def test_who_lives_lets_nobody_have_its_file(tmp_path: Path) -> None:
+def test_who_lives_lets_no_one_have_its_file(tmp_path: Path) -> None:
     with process(tmp_path):
         assert open_state(tmp_path, "ungater", MINE) is None
         assert open_state(tmp_path, "assigner", MINE) is not None
@@ -125,7 +125,7 @@ def test_writes_under_way_are_waited_for(tmp_path: Path, hours: Hours) -> None:
         assert free_at(second) == sent + REQUEST_S, "counted from the last one that was sent"
 
 
-def test_answered_writes_keep_nobody_waiting(tmp_path: Path, hours: Hours) -> None:
+def test_answered_writes_keep_no_one_waiting(tmp_path: Path, hours: Hours) -> None:
     with process(tmp_path) as first:
         takes(first)
         for _ in range(5):

@@ -85,7 +85,7 @@ def test_timestamps_are_read_in_every_form(text: str) -> None:
     assert parse_rfc3339(text) == datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
 
-def test_a_timestamp_without_an_offset_is_refused() -> None:
+def test_a_timestamp_without_an_offset_is_rejected() -> None:
     with pytest.raises(ValueError, match="no offset"):
         parse_rfc3339("2026-03-04T05:06:07")
 

@@ -119,7 +119,7 @@ def test_gated_pods_that_are_being_deleted_are_not_those_that_are_waited_for() -
     assert room.comes(*old, pod(0), pod(1)) == [1.0, 1.0, 1.0, 0.0]
 
 
-def test_a_podset_with_requests_under_way_or_refused_is_not_early() -> None:
+def test_a_podset_with_requests_under_way_or_rejected_is_not_early() -> None:
     room = Room(workload(podset((R1, 2))))
     room.comes(pod(0), pod(1))
     group = room.machine.workload_states[KEY]
@@ -147,7 +147,7 @@ def test_pods_of_a_jobset_are_waited_for_until_their_job_is_known() -> None:
     assert room.hear(JobSeen("child", owner.owner_uid)) == 0.0
 
 
-def test_an_elastic_job_waits_for_as_many_as_it_and_its_slices_were_granted() -> None:
+def test_an_elastic_job_waits_for_as_many_as_it_and_its_slices_were_admitted() -> None:
     parent = elastic(podset((R1, 2)))
     room = Room(parent)
     gated = [pod(number).gates(TOPOLOGY | ELASTIC) for number in range(4)]
@@ -174,7 +174,7 @@ def test_after_a_look_the_next_one_waits_for_the_rest_of_the_window() -> None:
     assert room.comes(pod(2)) == [0.0]
 
 
-def test_pods_are_counted_anew_only_after_as_many_have_come_as_were_missing() -> None:
+def test_pods_are_counted_again_only_after_as_many_have_come_as_were_missing() -> None:
     """Else each of n pods would cost a look at n pods."""
     room = Room(workload(podset((R1, 1000))))
     room.comes(*(pod(f"old-{number}").terminating() for number in range(1000)))

@@ -77,7 +77,7 @@ def test_an_expectation_ends_with_its_pod() -> None:
 
 
 @pytest.mark.requirement("UNG-06", "UNG-17")
-def test_a_refused_pod_pauses_and_the_others_go_on() -> None:
+def test_a_rejected_pod_pauses_and_the_others_go_on() -> None:
     machine = machine_with(workload(podset((R1, 2))), pod(0), pod(1))
     first, second = act(machine)
     machine.handle(PodSeen(pod(1).ungated(R1).at(2).build()))
@@ -88,7 +88,7 @@ def test_a_refused_pod_pauses_and_the_others_go_on() -> None:
 
 
 @pytest.mark.requirement("UNG-17")
-def test_a_refused_pod_is_read_and_tried_again_with_growing_pauses() -> None:
+def test_a_rejected_pod_is_read_and_tried_again_with_growing_pauses() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
     now, pauses = 0.0, []
     for _ in range(6):
@@ -130,7 +130,7 @@ def test_a_lost_request_that_may_still_arrive_is_repeated_before_any_other() -> 
 
 
 @pytest.mark.requirement("UNG-14")
-def test_a_lost_request_holds_its_podset_when_its_place_is_no_longer_granted() -> None:
+def test_a_lost_request_holds_its_podset_when_its_place_is_no_longer_admitted() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0), pod(1))
     (ungate,) = act(machine)
     fail(machine, ungate.pod, Failure.UNKNOWN_OUTCOME)
@@ -157,7 +157,7 @@ def test_a_list_that_began_before_a_request_arrived_does_not_say_that_it_never_d
 
 
 @pytest.mark.requirement("UNG-14")
-def test_a_later_version_of_a_gated_pod_ends_the_doubt() -> None:
+def test_a_later_version_of_a_gated_pod_ends_the_question() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
     (ungate,) = act(machine)
     fail(machine, ungate.pod, Failure.UNKNOWN_OUTCOME)
@@ -211,7 +211,7 @@ def test_a_watch_behind_a_live_read_changes_nothing() -> None:
 
 
 @pytest.mark.requirement("UNG-18")
-def test_a_late_read_does_not_bring_a_deleted_pod_back() -> None:
+def test_a_late_read_does_not_add_a_deleted_pod_back() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
     machine.handle(PodGone(pod(0).build().uid))
     machine.handle(PodSeen(pod(0).ungated(R1).build(), live=True))
@@ -219,7 +219,7 @@ def test_a_late_read_does_not_bring_a_deleted_pod_back() -> None:
 
 
 @pytest.mark.requirement("UNG-18", "UNG-16")
-def test_a_watch_behind_a_list_brings_no_pod_of_an_earlier_run_back() -> None:
+def test_a_watch_behind_a_list_adds_no_pod_of_an_earlier_run_back() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0).rank(0))
     machine.handle(PodGone(pod(0).build().uid, version=7))
     machine.handle(PodSeen(pod(0).rank(0).at(5).build()))
@@ -237,7 +237,7 @@ def test_a_pod_that_returns_to_the_watch_is_known_again() -> None:
 
 
 @pytest.mark.requirement("UNG-18", "OPS-07")
-def test_events_that_are_told_again_bring_no_pod_back() -> None:
+def test_events_that_are_reported_again_add_no_pod_back() -> None:
     machine = machine_with(workload(podset((R1, 1))))
     ungated = pod(0).ungated(R1)
     for builder in (pod(0).at(2), ungated.at(3), ungated.terminal().at(4)):
@@ -284,7 +284,7 @@ def test_a_count_of_zero_releases_nothing_and_a_missing_one_is_the_assignments()
 
 
 @pytest.mark.requirement("UNG-11")
-def test_a_workload_that_is_gone_or_not_granting_releases_nothing() -> None:
+def test_a_workload_that_is_gone_or_not_admitting_releases_nothing() -> None:
     assert act(machine_with(workload(podset((R1, 1)), admitted=False), pod(0))) == []
     machine = machine_with(workload(podset((R1, 1))), pod(0))
     machine.handle(WorkloadGone(KEY, "workload-uid"))
@@ -324,7 +324,7 @@ def test_after_readmission_pods_of_the_old_run_fill_no_new_room() -> None:
 
 
 @pytest.mark.requirement("UNG-01")
-def test_events_that_bring_no_work_wake_nobody() -> None:
+def test_events_that_add_no_work_wake_no_one() -> None:
     machine = machine_with(workload(podset((R1, 2))))
     assert machine.handle(PodSeen(pod(0).build())) == KEY
     assert machine.handle(PodSeen(pod(0).at(2).build())) is None, "only the version moved"

@@ -121,7 +121,7 @@ def test_the_pods_of_a_plain_job_are_not_looked_for_among_child_jobs() -> None:
 
 
 @pytest.mark.requirement("UNG-01")
-def test_a_child_job_told_again_wakes_nobody() -> None:
+def test_a_child_job_reported_again_wakes_no_one() -> None:
     machine = machine_with(podset((R1, 1)), child(0))
     assert machine.handle(JobSeen("job-0-0", OWNER)) == KEY
     assert machine.handle(JobSeen("job-0-0", OWNER)) is None

@@ -245,7 +245,7 @@ def on(name: str, host: str) -> PodBuilder:
     return pod(name).ungated((host,), levels=(HOST,))
 
 
-def test_a_pod_that_a_dead_node_never_ended_makes_way_once_its_host_is_given_up() -> None:
+def test_a_pod_that_a_lost_node_never_ended_makes_way_once_its_host_is_given_up() -> None:
     dead = on("old", "h1").terminating().build()
     fresh = pod(0).build()
     moved, kept = hosts(("h2", 1)), hosts(("h1", 1))

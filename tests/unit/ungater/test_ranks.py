@@ -57,7 +57,7 @@ def test_replica_0_precedes_replica_1_in_the_domains() -> None:
         ([pod("x").rank(1).offset(-1).build()], "pod-index-offset"),
     ],
 )
-def test_one_doubtful_rank_spoils_the_order(pods: list[GatedPod], words: str) -> None:
+def test_one_unknown_rank_spoils_the_order(pods: list[GatedPod], words: str) -> None:
     fault = read_ranks(RANKED, pods, 2)
     assert isinstance(fault, RankFault)
     assert words in fault.message
@@ -179,7 +179,7 @@ def test_replicas_of_an_elastic_group_are_released_one_after_the_other() -> None
 
 
 @pytest.mark.requirement("SLC-36")
-def test_the_order_of_an_elastic_group_is_a_wish() -> None:
+def test_the_order_of_an_elastic_group_is_a_request() -> None:
     """Its counts move under the ranks: what does not fit them any more is filled as room is."""
     source = RankSource(RAY_REPLICA, implied=True)
     running = pod("a").label(RAY_REPLICA, 1).ungated(R1).build()

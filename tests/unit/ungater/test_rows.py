@@ -166,7 +166,7 @@ def test_a_workload_row_keeps_the_assignment_as_bytes() -> None:
         {"evicted": "Finished"},
     ],
 )
-def test_a_workload_that_is_not_running_grants_nothing(change: dict[str, Any]) -> None:
+def test_a_workload_that_is_not_running_admits_nothing(change: dict[str, Any]) -> None:
     document = workload_json()
     if kind := change.pop("evicted", None):
         document["status"]["conditions"].append({"type": kind, "status": "True"})
@@ -261,7 +261,7 @@ def test_without_the_gate_or_the_annotation_no_workload_is_elastic() -> None:
         assert decode_workload(raw, elastic=True) == plain
 
 
-def test_pods_that_are_done_are_told_by_podset() -> None:
+def test_pods_that_are_done_are_reported_by_podset() -> None:
     document = workload_json()
     name = document["status"]["admission"]["podSetAssignments"][0]["name"]
     document["status"]["reclaimablePods"] = [{"name": name, "count": 2}, {"name": "x", "count": 1}]

@@ -98,7 +98,7 @@ def test_a_member_seen_to_hold_its_shard_is_trusted_again() -> None:
     assert policy.hand_over_at(shard, {OTHER, ME}, 2.0) == 4.0
 
 
-def test_taking_what_is_ours_anyway_doubts_nobody() -> None:
+def test_taking_what_is_ours_anyway_doubts_no_one() -> None:
     shard = shard_led_by(ME, OTHER)
     policy = HandoverPolicy(ME, TIMINGS)
     policy.acquired(shard, {OTHER, ME}, 0.0)
@@ -118,7 +118,7 @@ def test_a_replica_always_counts_itself() -> None:
     assert members().live(0.0) == {ME}
 
 
-def test_an_entry_that_does_not_change_is_away_then_dead() -> None:
+def test_an_entry_that_does_not_change_is_away_then_lost() -> None:
     found = members()
     found.update(written(OTHER), 0.0)
     found.update(written(OTHER), 9.0)

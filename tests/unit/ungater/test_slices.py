@@ -113,7 +113,7 @@ def test_an_admitted_slice_wakes_its_parent() -> None:
 
 @pytest.mark.requirement("SLC-14")
 @pytest.mark.field_note("E2")
-def test_an_evicting_slice_grants_nothing() -> None:
+def test_an_evicting_slice_admits_nothing() -> None:
     machine = machine_with(PARENT, slice_of(PARENT, counted(1)), pods=2)
     stands = machine.workload_states[KEY].admission_check()
     evicting = slice_of(PARENT, counted(1), version=2, admitted=False)
@@ -124,7 +124,7 @@ def test_an_evicting_slice_grants_nothing() -> None:
 
 
 @pytest.mark.requirement("SLC-31", "UNG-11")
-def test_slices_of_an_evicted_parent_grant_nothing() -> None:
+def test_slices_of_an_evicted_parent_admission_nothing() -> None:
     evicted = elastic(counted(1), version=5, admitted=False)
     assert act(machine_with(PARENT, slice_of(PARENT, counted(1)), evicted, pods=2)) == []
 
@@ -293,7 +293,7 @@ def test_a_podset_that_was_empty_takes_the_topology_of_its_first_slice() -> None
 
 
 @pytest.mark.requirement("SLC-36")
-def test_a_slice_that_does_not_go_with_its_parent_grants_nothing_and_is_reported() -> None:
+def test_a_slice_that_does_not_go_with_its_parent_admits_nothing_and_is_reported() -> None:
     parent = elastic(podset((R1, 1)))
     odd = slice_of(parent, counted(1)), slice_of(parent, podset((R1, 1)), uid="slice-1")
     machine = machine_with(parent, *odd, pods=3, gates=BOTH)
@@ -349,7 +349,7 @@ def test_without_the_annotation_slices_and_folded_uids_change_nothing() -> None:
 
 
 @pytest.mark.field_note("E11")
-def test_a_workload_that_is_no_slice_any_more_grants_no_longer() -> None:
+def test_a_workload_that_is_no_slice_any_more_admits_no_longer() -> None:
     grown = slice_of(PARENT, counted(2))
     machine = machine_with(PARENT, grown, pods=3)
     machine.handle(WorkloadSeen(msgspec.structs.replace(grown, parent=None, version=9)))
@@ -357,7 +357,7 @@ def test_a_workload_that_is_no_slice_any_more_grants_no_longer() -> None:
 
 
 @pytest.mark.field_note("E11")
-def test_a_slice_that_was_given_to_another_parent_grants_no_longer() -> None:
+def test_a_slice_that_was_given_to_another_parent_admits_no_longer() -> None:
     grown = slice_of(PARENT, counted(2))
     machine = machine_with(PARENT, grown, pods=3)
     other = msgspec.structs.replace(PARENT, name="other", uid="other", version=3)
@@ -368,7 +368,7 @@ def test_a_slice_that_was_given_to_another_parent_grants_no_longer() -> None:
 
 
 @pytest.mark.requirement("SLC-14", "SLC-15", "UNG-11")
-def test_a_live_list_that_grants_less_stops_the_plan() -> None:
+def test_a_live_list_that_admits_less_stops_the_plan() -> None:
     grown = slice_of(PARENT, counted(1))
     machine = machine_with(PARENT, grown, pods=4)
     less = slice_of(PARENT, counted(1), admitted=False)
@@ -388,7 +388,7 @@ def test_a_live_list_that_grants_less_stops_the_plan() -> None:
 
 
 @pytest.mark.requirement("UNG-11", "UNG-15")
-def test_a_parent_made_anew_is_not_what_was_planned_for() -> None:
+def test_a_parent_made_again_is_not_what_was_planned_for() -> None:
     """Its UID may be in another shard, so another replica may act on it by now."""
     machine = machine_with(PARENT, pods=2)
     anew = elastic(counted(9), uid="anew")

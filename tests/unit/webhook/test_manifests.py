@@ -179,7 +179,7 @@ def test_no_webhook_is_called_for_the_replicas_of_a_cluster_that_scales_itself()
             assert relevant.count("object.?spec != ") == relevant.count(guard)
 
 
-def test_a_hint_refuses_nothing_and_hinders_nothing() -> None:
+def test_a_hint_rejects_nothing_and_hinders_nothing() -> None:
     policy, binding = documents("hints.yaml")
     assert policy["spec"]["failurePolicy"] == "Ignore"
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]

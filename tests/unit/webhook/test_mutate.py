@@ -79,7 +79,7 @@ def test_a_template_whose_pods_still_run_is_not_touched_when_the_label_goes() ->
     assert mutate(review(JOB, without_label(stored), stored)).operations == []
 
 
-def test_other_updates_of_a_governed_job_are_not_touched() -> None:
+def test_other_updates_of_a_managed_job_are_not_touched() -> None:
     stored = governed()
     started = copy.deepcopy(stored)
     started["spec"]["suspend"] = False

@@ -45,7 +45,7 @@ def test_a_job_for_kai_is_neither_suspended_nor_marked() -> None:
     assert validate(review(JOB, after)).allowed
 
 
-def test_without_the_gate_it_is_governed_like_any_other() -> None:
+def test_without_the_gate_it_is_managed_like_any_other() -> None:
     after = apply_patch(kai_job(), mutate(review(JOB, kai_job())).operations)
     assert after["spec"]["suspend"] is True
     assert names.QUEUE_LABEL in after["metadata"]["labels"]
@@ -59,14 +59,14 @@ def test_a_jobset_whose_pods_name_kai_stays_ours() -> None:
     assert mutate(asked, kai=KNOWN) == mutate(asked)
 
 
-def test_what_cannot_be_said_is_refused_and_never_half_rendered() -> None:
+def test_what_cannot_be_said_is_rejected_and_never_half_rendered() -> None:
     found = kai_job(annotations={names.POD_INDEX_OFFSET: "1"})
     admission_response = mutate(review(JOB, found), kai=KNOWN)
     assert not admission_response.allowed
     assert admission_response.operations == []
 
 
-def test_a_queue_that_can_have_no_object_is_refused() -> None:
+def test_a_queue_that_can_have_no_object_is_rejected() -> None:
     (error,) = mutate(review(JOB, kai_job(queue="No_Name")), kai=KNOWN).errors
     assert (error.path, error.help) == (
         f"metadata.labels[{names.QUEUE_LABEL}]",
@@ -74,7 +74,7 @@ def test_a_queue_that_can_have_no_object_is_refused() -> None:
     )
 
 
-def test_annotations_where_nobody_reads_them_are_warned_about() -> None:
+def test_annotations_where_no_one_reads_them_are_warned_about() -> None:
     found = kai_job()
     found["metadata"]["annotations"] = {names.REQUIRED_TOPOLOGY: RACK}
     found["spec"]["suspend"] = True
@@ -116,7 +116,7 @@ def test_the_gate_and_the_operators_words_become_a_rendering(tmp_path: Path) -> 
     assert load(tmp_path, both).rendering == RenderOptions(both_levels=True)
 
 
-def test_a_topology_that_can_be_no_object_is_refused(tmp_path: Path) -> None:
+def test_a_topology_that_can_be_no_object_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         load(tmp_path, "kai: {topology: No_Name}\n")
     assert any("kai.topology" in line for line in caught.value.lines)

@@ -67,7 +67,7 @@ def templates(found: Object) -> list[Object]:
 
 @pytest.mark.requirement("HOOK-04", "HOOK-06", "HOOK-10")
 @pytest.mark.parametrize("kind", [JOBSET, RAYCLUSTER])
-def test_a_governed_job_of_either_kind_is_suspended_and_marked_once(kind: str) -> None:
+def test_a_managed_job_of_either_kind_is_suspended_and_marked_once(kind: str) -> None:
     result = mutated(kind, asked(kind))
     assert result["spec"]["suspend"] is True
     assert names.TOPOLOGY_GATE in gates_of(templates(result)[-1])
@@ -77,7 +77,7 @@ def test_a_governed_job_of_either_kind_is_suspended_and_marked_once(kind: str) -
 @pytest.mark.requirement("HOOK-05")
 @pytest.mark.parametrize("kind", [JOB, JOBSET, RAYCLUSTER])
 @pytest.mark.parametrize("owner", OWNERS, ids=lambda owner: owner["kind"])
-def test_what_belongs_to_a_jobset_or_raycluster_is_never_governed_itself(
+def test_what_belongs_to_a_jobset_or_raycluster_is_never_managed_itself(
     kind: str, owner: Object
 ) -> None:
     found = job("part", 2, required=RACK) if kind == JOB else asked(kind)
@@ -90,7 +90,7 @@ def test_what_belongs_to_a_jobset_or_raycluster_is_never_governed_itself(
 
 
 @pytest.mark.requirement("HOOK-05")
-def test_the_raycluster_of_a_rayjob_is_governed_by_its_own_label() -> None:
+def test_the_raycluster_of_a_rayjob_is_managed_by_its_own_label() -> None:
     found = ray()
     owner = {"apiVersion": "ray.io/v1", "kind": "RayJob", "controller": True}
     found["metadata"]["ownerReferences"] = [owner]
@@ -159,7 +159,7 @@ def test_a_manifest_applied_again_keeps_the_marks_it_does_not_know(kind: str) ->
 
 
 @pytest.mark.parametrize("kind", [JOBSET, RAYCLUSTER])
-def test_what_nobody_may_change_in_a_running_job_is_kept_with_what_its_flavor_brought(
+def test_what_no_one_may_change_in_a_running_job_is_kept_with_what_its_flavor_restored(
     kind: str,
 ) -> None:
     toleration = {"key": "gpu", "operator": "Exists"}
@@ -189,7 +189,7 @@ def test_a_waiting_job_is_marked_by_what_it_asks_now() -> None:
     assert not labels_of(template)
 
 
-def test_a_mark_that_its_writer_brings_is_left_to_be_refused() -> None:
+def test_a_mark_that_its_writer_adds_is_left_to_be_rejected() -> None:
     waiting = mutated(JOBSET, asked(JOBSET))
     edited = copy.deepcopy(waiting)
     templates(edited)[0]["metadata"]["labels"][names.PODSET_LABEL] = "mine"
@@ -265,7 +265,7 @@ def test_a_running_cluster_that_shrinks_is_not_touched(change: Object) -> None:
 
 
 @pytest.mark.requirement("TAS-08")
-def test_what_is_asked_where_nobody_reads_it_is_warned_about() -> None:
+def test_what_is_asked_where_no_one_reads_it_is_warned_about() -> None:
     found = asked(JOBSET)
     found["metadata"]["annotations"] = {names.REQUIRED_TOPOLOGY: RACK}
     part = found["spec"]["replicatedJobs"][0]["template"]

@@ -42,7 +42,7 @@ def test_without_a_valid_pair_in_use_there_is_nothing_to_wait_for(
     assert switches(TrustState(offered=False, served=True, any=True), served_until)
 
 
-def test_where_nobody_calls_or_nobody_trusts_the_old_pair_nothing_is_waited_for() -> None:
+def test_where_no_one_calls_or_no_one_trusts_the_old_pair_nothing_is_waited_for() -> None:
     assert switches(TrustState(offered=False, served=False, any=False))
     assert switches(TrustState(offered=False, served=False, any=True))
 
@@ -85,7 +85,7 @@ def test_names_are_matched_as_callers_do(name: str, problem: str) -> None:
     assert bool(found.problem) == bool(problem)
 
 
-def test_mistrust_is_told_as_tls_tells_it() -> None:
+def test_mistrust_is_reported_as_tls_tells_it() -> None:
     pair, other = (issue(["a.example"], validity=DAY, now=NOW) for _ in range(2))
     ask = (pair.certificate, pair.key)
     assert trust_failure(*ask, "a.example", pair.authority) == ""

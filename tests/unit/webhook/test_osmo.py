@@ -70,7 +70,7 @@ def test_a_pool_with_keys_of_kai_is_allowed() -> None:
 
 
 @pytest.mark.requirement("OSM-02")
-def test_keys_for_another_scheduler_are_refused_by_pool_backend_and_scheduler() -> None:
+def test_keys_for_another_scheduler_are_rejected_by_pool_backend_and_scheduler() -> None:
     ((path, told),) = said(of_pool(pool(ZONE, scheduler="default-scheduler")))
     assert path == "spec.topology_keys"
     for name in ("my-pool", "backend-1", "default-scheduler"):
@@ -86,7 +86,7 @@ def test_keys_for_another_scheduler_are_refused_by_pool_backend_and_scheduler() 
         ([{"key": "k", "label": "gpu clique"}], "spec.topology_keys[0].label", "gpu clique"),
     ],
 )
-def test_what_a_pool_may_not_hold_is_refused_by_its_path(
+def test_what_a_pool_may_not_hold_is_rejected_by_its_path(
     keys: list[Object], path: str, word: str
 ) -> None:
     ((found, told),) = said(of_pool(pool(*keys)))
@@ -94,7 +94,7 @@ def test_what_a_pool_may_not_hold_is_refused_by_its_path(
     assert word in told
 
 
-def test_a_name_that_is_too_long_for_the_queue_is_refused_at_the_name() -> None:
+def test_a_name_that_is_too_long_for_the_queue_is_rejected_at_the_name() -> None:
     long = pool(ZONE)
     long["metadata"]["name"] = "p" * 54
     ((path, told),) = said(of_pool(long))
@@ -103,7 +103,7 @@ def test_a_name_that_is_too_long_for_the_queue_is_refused_at_the_name() -> None:
 
 
 @pytest.mark.requirement("OSM-06")
-def test_an_unknown_key_is_refused_by_task_key_and_the_keys_there_are() -> None:
+def test_an_unknown_key_is_rejected_by_task_key_and_the_keys_there_are() -> None:
     ((path, told),) = said(of_workflow(workflow({"key": "gpu-clique"})))
     assert path == "spec.resources.default.topology[0].key"
     for word in ("t1", "gpu-clique", "zone", "rack"):
@@ -124,13 +124,13 @@ def test_any_key_is_unknown_to_a_pool_without_keys() -> None:
         ("topology", "spec.resources.default.topology[0].requirement_type"),
     ],
 )
-def test_a_misspelt_field_is_refused_and_not_passed_over(field: str, path: str) -> None:
+def test_a_misspelt_field_is_rejected_and_not_passed_over(field: str, path: str) -> None:
     asked = workflow()
     asked["spec"]["resources"]["default"][field] = [{"key": "rack", "requirement_type": "required"}]
     assert said(of_workflow(asked))[0][0] == path
 
 
-def test_every_refusal_is_told_at_once() -> None:
+def test_every_rejection_is_reported_at_once() -> None:
     asked = workflow({"key": "row"}, {"key": "rack", "requirementType": "Required"})
     asked["spec"]["groups"][0]["tasks"][0]["resource"] = "nope"
     paths = [path for path, _ in said(of_workflow(asked))]
@@ -150,7 +150,7 @@ def test_a_workflow_may_be_written_as_in_a_file_below_workflow() -> None:
     assert of_workflow(flat).allowed, "named by the object"
 
 
-def test_a_pool_that_is_not_there_or_not_valid_is_told() -> None:
+def test_a_pool_that_is_not_there_or_not_valid_is_reported() -> None:
     ((path, told),) = said(workflow_response(review(WORKFLOW, workflow()), None))
     assert (path, "my-pool" in told) == ("spec.pool", True)
     ((path, told),) = said(of_workflow(workflow(), pool(ZONE, ZONE)))
@@ -181,7 +181,7 @@ def test_giving_up_a_key_in_use_is_allowed_with_a_warning_that_names_the_users()
     assert of_pool(pool(ZONE), pool(ZONE, RACK)) == AdmissionResponse()
 
 
-def test_users_that_could_not_be_read_are_a_warning_and_no_refusal() -> None:
+def test_users_that_could_not_be_read_are_a_warning_and_no_rejection() -> None:
     admission_response = pool_response(review(POOL, pool(), pool(ZONE, RACK)), None)
     assert admission_response.allowed
     assert "could not be read" in admission_response.warnings[0]

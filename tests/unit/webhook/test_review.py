@@ -36,7 +36,7 @@ def test_the_answer_echoes_the_uid_and_carries_the_patch() -> None:
 
 
 @pytest.mark.requirement("HOOK-01")
-def test_a_refusal_says_path_reason_and_help() -> None:
+def test_a_rejection_says_path_reason_and_help() -> None:
     asked = job("train", 2, required=RACK, preferred=RACK)
     answer = answer_review(json.dumps(body(JOB, asked)).encode(), validate)
     response = json.loads(answer.body)["response"]
@@ -96,12 +96,12 @@ def test_deep_nesting_is_answered_not_crashed_on(depth: int, decide: Any) -> Non
     assert answer_review(sent, decide).status in (200, 400)
 
 
-def test_a_deeply_nested_review_is_refused_as_such() -> None:
+def test_a_deeply_nested_review_is_rejected_as_such() -> None:
     with pytest.raises(ReviewError, match="nested too deeply"):
         decode_review(b'{"request":' + b"[" * 100_000)
 
 
-def test_long_refusals_are_cut_for_the_message_only() -> None:
+def test_long_rejections_are_cut_for_the_message_only() -> None:
     errors = [FieldError(f"spec.a[{index}]", "x" * 200) for index in range(10)]
     status = json.loads(encode_response("u", AdmissionResponse(errors=errors)))["response"][
         "status"

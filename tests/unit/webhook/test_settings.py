@@ -26,7 +26,7 @@ def test_defaults_serve_a_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.field_note("W6")
-def test_another_name_and_namespace_can_be_told(tmp_path: Path) -> None:
+def test_another_name_and_namespace_can_be_reported(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
         "certificates: {secretName: s, namespace: n, dnsNames: [a.n.svc], ipAddresses: ['::1'],"

@@ -53,19 +53,19 @@ def test_what_the_webhook_itself_made_is_accepted(asked: Object) -> None:
 
 
 @pytest.mark.requirement("VAL-12")
-def test_both_annotations_on_one_template_are_refused() -> None:
+def test_both_annotations_on_one_template_are_rejected() -> None:
     (error,) = refusals(JOB, governed(job("train", 2, required=RACK, preferred=RACK)))
     assert error.startswith("spec.template.metadata.annotations: more than one topology request")
 
 
 @pytest.mark.requirement("VAL-12")
-def test_a_malformed_level_key_is_refused() -> None:
+def test_a_malformed_level_key_is_rejected() -> None:
     (error,) = refusals(JOB, governed(job("train", 2, required="Block/x")))
     assert error.startswith(f"spec.template.metadata.annotations[{names.REQUIRED_TOPOLOGY}]: ")
 
 
 @pytest.mark.field_note("P5", "P6")
-def test_a_slice_size_that_does_not_divide_the_pods_is_refused() -> None:
+def test_a_slice_size_that_does_not_divide_the_pods_is_rejected() -> None:
     marks = {names.SLICE_REQUIRED_TOPOLOGY: RACK, names.SLICE_SIZE: "3"}
     (error,) = refusals(JOB, governed(job("train", 4, annotations=marks)))
     assert "slices of 3 pods do not divide the podset's 4 pods" in error
@@ -73,7 +73,7 @@ def test_a_slice_size_that_does_not_divide_the_pods_is_refused() -> None:
 
 @pytest.mark.requirement("HOOK-09")
 @pytest.mark.parametrize("asked", [{}, {"required": RACK}])
-def test_a_template_that_names_a_node_is_refused_but_where_it_is_stored_already(
+def test_a_template_that_names_a_node_is_rejected_but_where_it_is_stored_already(
     asked: Object,
 ) -> None:
     found = governed(job("train", 2, pod={"nodeName": "n1"}, **asked))
@@ -85,14 +85,14 @@ def test_a_template_that_names_a_node_is_refused_but_where_it_is_stored_already(
 
 
 @pytest.mark.requirement("HOOK-05")
-def test_an_ungoverned_job_is_never_refused() -> None:
+def test_an_ungoverned_job_is_never_rejected() -> None:
     asked = job("plain", 2, queue=None, required="a//b", preferred="c")
     assert refusals(JOB, asked) == []
     assert refusals(JOB, edited(asked, suspend=True), asked) == []
 
 
 @pytest.mark.parametrize("queue", ["", "Upper", "a_b"])
-def test_a_queue_label_that_can_name_no_queue_is_refused(queue: str) -> None:
+def test_a_queue_label_that_can_name_no_queue_is_rejected(queue: str) -> None:
     found = job("train", 2)
     found["metadata"]["labels"][names.QUEUE_LABEL] = queue
     (error,) = refusals(JOB, governed(found))
@@ -110,7 +110,7 @@ def test_a_queue_label_that_can_name_no_queue_is_refused(queue: str) -> None:
         ("spec", "schedulingGates", [{"name": names.ELASTIC_GATE}]),
     ],
 )
-def test_reserved_keys_in_a_users_template_are_refused(part: str, field: str, value: Any) -> None:
+def test_reserved_keys_in_a_users_template_are_rejected(part: str, field: str, value: Any) -> None:
     found = job("train", 2, spec={"suspend": True})
     found["spec"]["template"][part][field] = value
     (error,) = refusals(JOB, found)
@@ -204,7 +204,7 @@ def pod(owned: bool) -> Object:
 
 
 @pytest.mark.requirement("HOOK-09")
-def test_our_marks_are_refused_on_a_pod_that_nobody_controls() -> None:
+def test_our_marks_are_rejected_on_a_pod_that_no_one_controls() -> None:
     assert [error.partition(":")[0] for error in refusals(POD, pod(owned=False))] == [
         f"metadata.labels[{names.PODSET_LABEL}]",
         "spec.schedulingGates[0].name",
@@ -224,7 +224,7 @@ def test_our_marks_on_a_pod_never_change() -> None:
 
 @pytest.mark.requirement("VAL-11")
 @pytest.mark.parametrize("levels", [(RACK, RACK), (HOST, RACK)])
-def test_repeated_or_misplaced_levels_are_refused(levels: tuple[str, ...]) -> None:
+def test_repeated_or_misplaced_levels_are_rejected(levels: tuple[str, ...]) -> None:
     (error,) = refusals(TOPOLOGY, topology_object("t", levels))
     assert error.startswith("spec.levels: ")
 
@@ -234,7 +234,7 @@ def test_repeated_or_misplaced_levels_are_refused(levels: tuple[str, ...]) -> No
     "levels",
     [(), tuple(f"l{i}" for i in range(17)), ("Block/x",), ("a//b",), ("",), ("a" * 317,)],
 )
-def test_malformed_levels_are_refused_with_their_path(levels: tuple[str, ...]) -> None:
+def test_malformed_levels_are_rejected_with_their_path(levels: tuple[str, ...]) -> None:
     found = topology_object("t")
     found["spec"]["levels"] = [{"nodeLabel": level} for level in levels]
     (error,) = refusals(TOPOLOGY, found)
@@ -247,7 +247,7 @@ def test_sixteen_levels_are_accepted() -> None:
 
 
 @pytest.mark.requirement("VAL-01")
-def test_a_topology_flavor_without_node_labels_is_refused() -> None:
+def test_a_topology_flavor_without_node_labels_is_rejected() -> None:
     found = flavor("f", "pool", "t")
     del found["spec"]["nodeLabels"]
     (error,) = refusals(FLAVOR, found)
@@ -267,14 +267,14 @@ def test_a_flavors_topology_stays_once_set() -> None:
 
 @pytest.mark.field_note("W8")
 @pytest.mark.parametrize("amount", ["-1", "x", -3, 1.5, True])
-def test_quota_that_is_no_amount_is_refused_with_its_path(amount: Any) -> None:
+def test_quota_that_is_no_amount_is_rejected_with_its_path(amount: Any) -> None:
     found = cluster_queue("q", "f", {"cpu": amount})
     errors = refusals(CLUSTER_QUEUE, found)
     path = "spec.resourceGroups[0].flavors[0].resources[0].nominalQuota"
     assert any(error.startswith(path) for error in errors)
 
 
-def test_a_flavor_in_two_groups_is_refused() -> None:
+def test_a_flavor_in_two_groups_is_rejected() -> None:
     found = cluster_queue("q", "f", {"cpu": "1"})
     second = cluster_queue("q", "f", {"memory": "1Gi"})["spec"]["resourceGroups"][0]
     found["spec"]["resourceGroups"].append(second)
@@ -341,7 +341,7 @@ def test_prebuilt_workloads_are_held_to_the_same_rules(request_: Object, path: s
 @pytest.mark.requirement("VAL-12")
 @pytest.mark.field_note("P5", "P6", "W8")
 @pytest.mark.parametrize("bad", BAD_REQUESTS.values(), ids=BAD_REQUESTS)
-def test_a_nonsense_request_of_a_workload_is_refused_with_its_path(bad: BadRequest) -> None:
+def test_a_nonsense_request_of_a_workload_is_rejected_with_its_path(bad: BadRequest) -> None:
     errors = refusals(WORKLOAD, workload(8, topologyRequest=bad.request))
     path = f"spec.podSets[0].topologyRequest{bad.field}"
     assert any(error.startswith(f"{path}: ") for error in errors), errors
@@ -369,7 +369,7 @@ def test_podsets_are_frozen_while_quota_is_reserved_but_for_smaller_counts() -> 
 
 
 @pytest.mark.requirement("SLC-23")
-def test_the_count_of_a_resized_job_may_follow_what_was_granted() -> None:
+def test_the_count_of_a_resized_job_may_follow_what_was_admitted() -> None:
     stored = workload(4, reserved=True)
     granted = {"clusterQueue": "cq", "podSetAssignments": [{"name": "main", "count": 6}]}
     stored["status"]["admission"] = granted

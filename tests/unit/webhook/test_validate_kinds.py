@@ -53,7 +53,7 @@ def test_what_the_webhook_itself_made_is_accepted(kind: str) -> None:
         ("spec", "schedulingGates", [{"name": names.ELASTIC_GATE}]),
     ],
 )
-def test_reserved_keys_in_any_template_are_refused(part: str, field: str, value: Any) -> None:
+def test_reserved_keys_in_any_template_are_rejected(part: str, field: str, value: Any) -> None:
     found = jobset("train", [replicated_job("a", 1), replicated_job("b", 1)], suspend=True)
     templates(found)[1].setdefault(part, {})
     inner = found["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]
@@ -67,7 +67,7 @@ def test_reserved_keys_in_any_template_are_refused(part: str, field: str, value:
 
 
 @pytest.mark.requirement("VAL-12")
-def test_a_bad_request_is_refused_at_its_template() -> None:
+def test_a_bad_request_is_rejected_at_its_template() -> None:
     found = jobset(
         "train", [replicated_job("w", 2, annotations=marks(required=RACK, preferred=RACK))]
     )
@@ -96,7 +96,7 @@ def test_slices_divide_all_pods_of_a_podset_but_only_one_replica_of_an_elastic_o
     assert refusals(RAYCLUSTER, mutated(RAYCLUSTER, ray(hosts, autoscaling=True))) == []
 
 
-def test_what_no_workload_can_carry_is_refused() -> None:
+def test_what_no_workload_can_carry_is_rejected() -> None:
     many = [worker_group(f"w{i}", 1) for i in range(18)]
     (error,) = refusals(RAYCLUSTER, mutated(RAYCLUSTER, ray(*many)))
     assert error.startswith(f"{GROUPS}: 18 worker groups")
@@ -144,7 +144,7 @@ def test_a_fault_that_is_stored_never_hinders_ray_from_scaling() -> None:
 
 @pytest.mark.parametrize("owner", OWNERS, ids=lambda owner: owner["kind"])
 @pytest.mark.requirement("HOOK-05")
-def test_what_belongs_to_an_owner_is_never_refused(owner: Object) -> None:
+def test_what_belongs_to_an_owner_is_never_rejected(owner: Object) -> None:
     found = job("part", 2, required="a//b")
     found["spec"]["template"]["metadata"]["labels"] = {names.TAS_LABEL: "true"}
     assert refusals(JOB, found)
@@ -185,7 +185,7 @@ def test_the_label_of_a_clean_up_pod_is_kuberays_own(kind: str) -> None:
     assert "metadata.labels[ray.io/node-type]: " in error
 
 
-def test_ungoverned_jobs_of_any_kind_are_never_refused() -> None:
+def test_ungoverned_jobs_of_any_kind_are_never_rejected() -> None:
     parts = [
         replicated_job("W", 2, annotations=marks(required=RACK, preferred=RACK)),
         replicated_job("w", 1),
@@ -196,7 +196,7 @@ def test_ungoverned_jobs_of_any_kind_are_never_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["n" * 54, "n" * 253, "1st", "with.dot", "ends-"])
-def test_a_raycluster_that_kuberay_makes_no_pods_of_is_refused_by_its_name(name: str) -> None:
+def test_a_raycluster_that_kuberay_makes_no_pods_of_is_rejected_by_its_name(name: str) -> None:
     wish = mutated(RAYCLUSTER, ray(worker_group("w", 1)))
     wish["metadata"]["name"] = name
     (refusal,) = refusals(RAYCLUSTER, wish)

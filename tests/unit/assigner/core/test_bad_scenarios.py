@@ -196,7 +196,7 @@ BROKEN: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("path", "value", "says"), BROKEN)
-def test_what_has_no_answer_is_refused(path: str, value: Any, says: str) -> None:
+def test_what_has_no_answer_is_rejected(path: str, value: Any, says: str) -> None:
     assert refusal(text(changed(path, value))).startswith(f"scenarios[0].{says}")
 
 
@@ -260,7 +260,7 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
         (b'{"a": "\x1b[31m\\u001b[31m', "the file is not JSON: "),
     ],
 )
-def test_what_is_no_scenario_file_is_refused(body: bytes, says: str) -> None:
+def test_what_is_no_scenario_file_is_rejected(body: bytes, says: str) -> None:
     assert refusal(body).startswith(says)
 
 
@@ -270,6 +270,6 @@ def test_nothing_found_reaches_a_terminal_unescaped() -> None:
     assert found.isprintable()
 
 
-def test_a_level_nobody_has_is_a_question_with_an_answer() -> None:
+def test_a_level_no_one_has_is_a_question_with_an_answer() -> None:
     (found,) = answers(text(changed("podSets|0|topologyRequest", {"required": "zone"})))
     assert found["expected"] == {"main": {"failure": "no requested topology level: zone"}}

@@ -102,7 +102,7 @@ def test_without_rules_of_its_own_a_leader_is_placed_as_ever() -> None:
         assert ask(room, *wants, gates=RULES) == ask(room, *wants)
 
 
-def test_a_refusal_says_that_the_leader_fits_nowhere() -> None:
+def test_a_rejection_says_that_the_leader_fits_nowhere() -> None:
     room = capacity({"b1/r1/x1": 6, "b1/r1/x2": 6})
     wants = group(4, lead_cpu=7)
     assert refusal(ask(room, *wants)) == 'topology "t" allows to fit only 12 out of 4 pod(s)'
@@ -113,7 +113,7 @@ def test_a_refusal_says_that_the_leader_fits_nowhere() -> None:
     )
 
 
-def test_a_refusal_counts_what_fits_beside_the_leader() -> None:
+def test_a_rejection_counts_what_fits_beside_the_leader() -> None:
     room = capacity({"b1/r1/x1": 6, "b1/r2/x2": 3})
     wants = group(6, lead_cpu=2)
     assert refusal(ask(room, *wants)) == 'topology "t" allows to fit only 6 out of 6 pod(s)'

@@ -52,7 +52,7 @@ def test_one_domain_of_the_preferred_level_is_tried_first() -> None:
     assert spots(ask(capacity(TWO_BLOCKS), wants, gates=BOTH)) == {"x4": 3}
 
 
-def test_the_required_level_is_never_left_and_refuses_as_without_a_preferred_one() -> None:
+def test_the_required_level_is_never_left_and_rejects_as_without_a_preferred_one() -> None:
     room = capacity(TWO_BLOCKS)
     wants = podset(7, required=BLOCK, preferred=RACK)
     assert refusal(ask(room, wants, gates=BOTH)) == refusal(ask(room, podset(7, required=BLOCK)))
@@ -61,7 +61,7 @@ def test_the_required_level_is_never_left_and_refuses_as_without_a_preferred_one
 
 
 @pytest.mark.field_note("P13")
-def test_equal_levels_are_one_requirement_and_wrong_orders_are_refused() -> None:
+def test_equal_levels_are_one_requirement_and_wrong_orders_are_rejected() -> None:
     room = capacity(TWO_BLOCKS)
     assert spots(ask(room, podset(3, required=RACK, preferred=RACK), gates=BOTH)) == {"x4": 3}
     assert ask(room, podset(4, required=RACK, preferred=RACK), gates=BOTH).failure is not None
@@ -120,7 +120,7 @@ def test_a_coarser_domain_is_chosen_by_how_few_it_needs_below() -> None:
 
 
 @pytest.mark.field_note("P3")
-def test_pods_without_any_wish_take_few_hosts_and_open_no_whole_rack_for_them() -> None:
+def test_pods_without_any_request_take_few_hosts_and_open_no_whole_rack_for_them() -> None:
     rooms = {f"b1/r1/a{n}": 4 for n in range(4)} | {f"b1/r2/b{n}": 4 for n in range(4)}
     rooms |= {"b1/r1/a9": 1, "b1/r1/a8": 1}
     room = used(rooms, "b1/r2/b0")

@@ -54,7 +54,7 @@ def test_preferred_leaves_no_level_out_on_its_way_up() -> None:
 
 
 @pytest.mark.requirement("TAS-19", "TST-05")
-def test_preferred_is_refused_only_when_all_room_together_is_too_little() -> None:
+def test_preferred_is_rejected_only_when_all_room_together_is_too_little() -> None:
     assert spots(ask(capacity(FOUR), podset(4, preferred=RACK)))
     text = refusal(ask(capacity(FOUR), podset(5, preferred=RACK)))
     assert text == 'topology "t" allows to fit only 4 out of 5 pod(s)'
@@ -62,7 +62,7 @@ def test_preferred_is_refused_only_when_all_room_together_is_too_little() -> Non
 
 @pytest.mark.requirement("TAS-21")
 @pytest.mark.field_note("C10")
-def test_podsets_do_not_share_room_and_those_after_a_refusal_have_no_entry() -> None:
+def test_podsets_do_not_share_room_and_those_after_a_rejection_have_no_entry() -> None:
     first, second, third = (podset(1, name=name, required=HOST, cpu=3) for name in "abc")
     room = capacity({"b1/r1/x1": 4, "b1/r1/x2": 4})
     answer = ask(room, first, second, third, podset(1, name="d"))
@@ -132,7 +132,7 @@ def test_leader_of_1_and_4_workers_of_2_cpu_fit_on_hosts_of_2_4_and_3() -> None:
         assert spots(answer, "leader") == {"x3": 1}
 
 
-def test_a_refused_group_speaks_for_all_its_members() -> None:
+def test_a_rejected_group_speaks_for_all_its_members() -> None:
     workers = podset(9, name="workers", required=RACK, group="g")
     leader = podset(1, name="leader", required=RACK, group="g")
     answer = ask(capacity(FOUR), leader, workers)
@@ -166,7 +166,7 @@ def test_a_refused_group_speaks_for_all_its_members() -> None:
         ([changed(podset(1), topology=TopologyRequest())], "topology level not specified"),
     ],
 )
-def test_what_no_capacity_can_mend_is_refused_in_words(
+def test_what_no_capacity_can_fix_is_rejected_in_words(
     podsets: list[PodSetRequest], says: str
 ) -> None:
     room = capacity(FOUR)
@@ -176,7 +176,7 @@ def test_what_no_capacity_can_mend_is_refused_in_words(
 
 
 @pytest.mark.field_note("C16")
-def test_absurd_counts_and_sizes_are_refused_and_do_not_overflow() -> None:
+def test_absurd_counts_and_sizes_are_rejected_and_do_not_overflow() -> None:
     for wants in (
         podset(2**80, required=RACK),
         podset(2**80),

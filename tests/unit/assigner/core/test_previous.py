@@ -70,7 +70,7 @@ def test_a_new_leader_is_placed_also_when_the_workers_do_not_grow(count: int) ->
     assert sum(spots(answer).values()) == count
 
 
-def test_when_the_difference_has_no_place_only_the_workers_are_refused() -> None:
+def test_when_the_difference_has_no_place_only_the_workers_are_rejected() -> None:
     answer = ask(capacity(ROOMS), leader({"x3": 1}), workers(40, x1=2), gates=RESIZE)
     assert refusal(answer) == 'topology "t" allows to fit only 9 out of 38 pod(s)'
     assert answer.failure is not None

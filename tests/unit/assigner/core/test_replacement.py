@@ -58,7 +58,7 @@ def test_without_a_required_level_new_pods_may_go_anywhere() -> None:
     assert spots(answer) == {"x5": 2, "x6": 2}
 
 
-def test_a_torn_slice_is_mended_where_the_rest_of_it_is() -> None:
+def test_a_torn_slice_is_fixed_where_the_rest_of_it_is() -> None:
     wants = podset(8, preferred=BLOCK, slices={RACK: 4})
     answer = moved(wants, {"x1": 2, "x2": 2, "x4": 2, "x5": 2}, "x1")
     assert spots(answer) == {"x2": 2, "x3": 2, "x4": 2, "x5": 2}

@@ -166,7 +166,7 @@ def test_without_the_gate_slices_are_only_cleared_away() -> None:
     assert phase_of(row, enabled=False) is Phase.EVICTING
 
 
-def test_a_parent_is_read_with_its_counts_its_grant_and_its_entries() -> None:
+def test_a_parent_is_read_with_its_counts_its_admission_and_its_entries() -> None:
     folded = [{"uid": "u1", "podSet": "a"}]
     found = parsed(status={**status("QuotaReserved", "Admitted", count=5), "foldedSlices": folded})
     parent = parent_of(found, workload_info(found), enabled=True)

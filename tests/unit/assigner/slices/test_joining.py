@@ -72,7 +72,7 @@ def test_without_pods_the_last_ranks_go() -> None:
     assert scale_down_topology(places(r1=4), 4, {}) is None
 
 
-def test_a_shrunk_grant_costs_in_proportion_and_never_too_little() -> None:
+def test_a_shrunk_admission_costs_in_proportion_and_never_too_little() -> None:
     found = scale_down(part(4, places(r0=4)), 3, {})
     assert (found.count, found.usage, found.topology) == (3, {"cpu": 3 * CPU}, places(r0=3))
     odd = part(3)

@@ -162,7 +162,7 @@ def test_below_what_runs_the_counts_follow_the_job_at_once() -> None:
 
 @pytest.mark.requirement("SLC-14")
 @pytest.mark.field_note("E2")
-def test_an_evicted_slice_is_withdrawn_and_asked_for_anew() -> None:
+def test_an_evicted_slice_is_withdrawn_and_asked_for_again() -> None:
     lost = admitted(0, evicted_or_finished=True)
     plan = plan_resize(asked(3), parent(2), [lost])
     assert plan.merge is not None
@@ -173,7 +173,7 @@ def test_an_evicted_slice_is_withdrawn_and_asked_for_anew() -> None:
 
 @pytest.mark.requirement("SLC-31")
 @pytest.mark.field_note("E2", "E15")
-def test_an_evicted_parent_takes_its_slices_in_and_grants_nothing() -> None:
+def test_an_evicted_parent_takes_its_slices_in_and_admits_nothing() -> None:
     slices = [admitted(0), waiting(1), admitted(2, evicted_or_finished=True)]
     leaving = parent(2, phase=Phase.EVICTING)
     plan = plan_resize(asked(1), leaving, slices)
@@ -226,7 +226,7 @@ def test_another_podset_is_no_resize() -> None:
 
 @pytest.mark.requirement("SLC-08")
 @pytest.mark.field_note("E10")
-def test_a_slice_of_another_template_is_refused() -> None:
+def test_a_slice_of_another_template_is_rejected() -> None:
     foreign, holding = waiting(0, matches_parent=False), admitted(1, matches_parent=False)
     plan = plan_resize(asked(4), parent(2), [foreign, holding])
     assert plan.delete == (foreign,)
@@ -269,7 +269,7 @@ def test_a_slice_of_another_flavor_stays_beside_its_parent() -> None:
 
 
 @pytest.mark.requirement("SLC-14", "SLC-15")
-def test_a_slice_is_granted_once_and_only_while_it_stands() -> None:
+def test_a_slice_is_admitted_once_and_only_while_it_stands() -> None:
     slices = [
         admitted(0),
         admitted(1),
@@ -281,7 +281,7 @@ def test_a_slice_is_granted_once_and_only_while_it_stands() -> None:
 
 
 @pytest.mark.requirement("SLC-15", "SLC-21")
-def test_what_is_granted_is_the_same_before_and_after_a_fold() -> None:
+def test_what_is_admitted_is_the_same_before_and_after_a_fold() -> None:
     before, slices = parent(2), [admitted(0), admitted(1)]
     merge = plan_resize(asked(4), before, slices).merge
     assert merge is not None

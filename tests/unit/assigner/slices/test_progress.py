@@ -15,7 +15,7 @@ def asked(pods: int) -> dict[str, RequestedCount]:
 
 @pytest.mark.requirement("SLC-10")
 @pytest.mark.field_note("E19")
-def test_the_user_reads_what_was_asked_granted_and_why_the_rest_waits() -> None:
+def test_the_user_reads_what_was_asked_admitted_and_why_the_rest_waits() -> None:
     message = "0 of 1 cpu left in flavor f"
     held = [waiting(n, reason="WaitingForQuota", message=message) for n in (3, 4, 5)]
     slices = [admitted(0), admitted(1), admitted(2), *held]
@@ -29,7 +29,7 @@ def test_the_user_reads_what_was_asked_granted_and_why_the_rest_waits() -> None:
 
 
 @pytest.mark.requirement("SLC-10")
-def test_a_resize_is_told_from_its_detection_to_its_end() -> None:
+def test_a_resize_is_reported_from_its_detection_to_its_end() -> None:
     up = progress(asked(3), parent(2), [])
     assert up is not None
     assert (up.resizing, up.reason) == (True, ResizeReason.SCALING_UP)
@@ -53,7 +53,7 @@ def test_nothing_is_said_of_a_job_that_is_unknown_or_being_stopped() -> None:
     assert progress(asked(3), parent(2, phase=Phase.FINISHED), []) is None
 
 
-def test_a_stopped_job_is_resized_by_nobody() -> None:
+def test_a_stopped_job_is_resized_by_no_one() -> None:
     found = progress(asked(3), parent(2, phase=Phase.IDLE), [])
     assert found is not None
     assert not found.resizing
