@@ -57,8 +57,8 @@ def rejections_of_pool(pool: Pool) -> Iterator[Rejection]:
         message = (
             f"pool {format_value(name)} of backend {format_value(pool.backend)} has topology keys, "
             "but the "
-            f"backend's scheduler is {format_value(pool.scheduler)}: only {KAI} takes them; use a "
-            "backend with it, or remove the keys"
+            f"backend's scheduler is {format_value(pool.scheduler)}: only {KAI} supports them; use a "
+            f"backend with scheduler {KAI}, or remove the keys"
         )
         yield Rejection("pool", "scheduler", "topology_keys", pool.scheduler, message)
     keys: dict[str, int] = {}
