@@ -56,9 +56,8 @@ def rejections_of_pool(pool: Pool) -> Iterator[Rejection]:
     if pool.topology_keys and pool.scheduler not in _SCHEDULERS:
         message = (
             f"pool {format_value(name)} of backend {format_value(pool.backend)} has topology keys, "
-            "but the "
-            f"backend's scheduler is {format_value(pool.scheduler)}: only {KAI} supports them; use a "
-            f"backend with scheduler {KAI}, or remove the keys"
+            f"but the backend's scheduler is {format_value(pool.scheduler)}: only {KAI} supports "
+            f"them; use a backend with scheduler {KAI}, or remove the keys"
         )
         yield Rejection("pool", "scheduler", "topology_keys", pool.scheduler, message)
     keys: dict[str, int] = {}
