@@ -123,7 +123,7 @@ def test_counts_add_up_and_no_domain_comes_twice(question: Json) -> None:
         if not deep_slices(question):
             assert sum(given_out.values()) == asked_for(question, workers)
         if leader is not None:
-            # A leader keeps its domain on a resize, also one that had more pods before (section 12).
+            # A leader keeps its domain on a resize, also one that had more pods (section 12).
             before = leader.get("previousAssignment", {"domains": []})["domains"]
             kept = sum(domain["count"] for domain in before)
             assert sum(counts(answer, leader["name"]).values()) in {1, kept or 1}
