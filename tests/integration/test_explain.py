@@ -201,7 +201,7 @@ async def test_a_manifest_is_explained_before_it_is_submitted(
     assert f"{cluster.pool}-11-1" in text
     code, text = await about(job("train", 4, required="cloud.provider.com/topology-rak"))
     assert code == 0
-    assert f'write "{RACK}" for "cloud.provider.com/topology-rak"' in text
+    assert f'use "{RACK}" instead of "cloud.provider.com/topology-rak"' in text
     code, text = await about(job("train", 4, required="no level!"))
     assert code == 2
     assert "spec.template.metadata.annotations[" in text

@@ -88,7 +88,7 @@ async def test_the_same_manifest_again_is_taken_while_the_job_runs_and_another_q
 
 
 async def test_what_kai_would_not_keep_is_rejected_with_its_path(cluster: Cluster) -> None:
-    with pytest.raises(UnprocessableError, match="each of the 2 pods alone"):
+    with pytest.raises(UnprocessableError, match="each of the 2 pods separately"):
         await cluster.create(kinds.JOBS, kai_job("two", 2))
     sliced = kai_job("sliced", annotations={names.POD_INDEX_OFFSET: "1"})
     words = rf"spec\.template\.metadata\.annotations\[{names.POD_INDEX_OFFSET}\]"
