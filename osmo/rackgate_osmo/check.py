@@ -19,7 +19,7 @@ from rackgate_osmo.render.subgroups import SubGroup, hides_level, levels_of, sub
 
 Labels = Mapping[str, str]
 
-# From so many tasks of a PodGroup with subgroups on, one cycle of KAI takes about 15 seconds.
+# With so many tasks in a PodGroup with subgroups, one cycle of KAI takes about 15 seconds.
 MANY_TASKS: Final = 200
 
 
