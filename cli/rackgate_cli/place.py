@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     text = _read(arguments.file)
     try:
-        # All answers before the first line: a bad file prints nothing but the error.
+        # Compute all answers before printing: a malformed file prints only the error.
         lines = [json.dumps(answer, ensure_ascii=False) for answer in answers(text)]
     except ScenarioError as error:
         raise UsageError(f'"{arguments.file}": {error}') from error
@@ -66,7 +66,7 @@ def _read(name: str) -> bytes:
 
 
 def _unpacked(name: str, body: bytes) -> bytes:
-    # Reads no more than shows that the file is too large.
+    # Read only as much as is needed to detect that the file is too large.
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
             return file.read(MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""YAML files of users as plain data: no aliases, no duplicate keys, nothing that JSON lacks."""
+"""Decodes users' YAML to plain data: no aliases, duplicate keys, or values that JSON lacks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plain_documents(name: str, raw: bytes) -> list[Any]:
     try:
         _reject_yaml_bombs(raw)
         return [_as_json(document) for document in yaml.load_all(raw, Loader=_Loader)]
-    except (AttributeError, LookupError) as error:  # of the parser, without a line number
+    except (AttributeError, LookupError) as error:  # raised by the parser, without a line number
         said = "a value does not fit the tag before it, such as !!bool or !!timestamp"
         raise UsageError(f'"{name}" is no YAML of plain data: {said}') from error
     except (TypeError, ValueError, OverflowError, yaml.YAMLError) as error:
@@ -38,7 +38,7 @@ def plain_documents(name: str, raw: bytes) -> list[Any]:
 
 
 def _reject_yaml_bombs(raw: bytes) -> None:
-    """Reject small files that are huge as data or slow to read.
+    """Reject small files that expand to huge data or are slow to read.
 
     Raises:
         YAMLError: it has an alias, is nested too deep, or is malformed.
@@ -63,8 +63,8 @@ def _as_json(document: Any) -> Any:
 class _Loader(_Base):  # type: ignore[misc]  # its base is chosen when this module is loaded
     """Keeps times as text and rejects ambiguous keys.
 
-    Of duplicate keys the last one would win, and a key that is not text (`NO` is false in YAML)
-    would become another word.
+    YAML would use the last of duplicate keys, and would read some keys not as text (`NO` is
+    false).
     """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -90,7 +90,7 @@ _NUMBERS: Final = {f"{_TAG}float", f"{_TAG}int"}
 
 
 def _without_base60(pattern: re.Pattern[str]) -> re.Pattern[str]:
-    """A pattern of numbers without those to the base of 60, such as 12:30 for 750."""
+    """A pattern of numbers without base-60 numbers, such as 12:30 for 750."""
     return re.compile(f"(?![^:]*:)(?:{pattern.pattern})", pattern.flags)
 
 

@@ -1,7 +1,7 @@
 """Headings, lines and tables: in color on a terminal, else as plain aligned text.
 
-Cells hold text of a cluster or a file, which is not trusted: control characters, invisible ones and
-those that change the direction of text are escaped, and no cell is parsed as markup.
+Cells contain untrusted text of a cluster or a file: control characters, invisible ones and those
+that change the direction of text are escaped, and no cell is parsed as markup.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Block: TypeAlias = Heading | Line | Grid
 
 
 def clean(text: object) -> str:
-    """A text that cannot steer a terminal: one line, control and format characters escaped."""
+    """The text on one line with control and format characters escaped, safe for a terminal."""
     found = str(text)
     if not found.isascii() or not found.isprintable():
         found = "".join(_shown(char) for char in found)

@@ -1,4 +1,4 @@
-"""Which cluster a command connects to, and how it shows that it is still reading."""
+"""The cluster that a command connects to, and the progress of its reads."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rackgate_cli.playground import playground
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """Where a command connects to: a playground's folder, or connection settings.
+    """The cluster that a command connects to: a playground's folder, or connection settings.
 
     Attributes:
         namespace: that of the kubeconfig's context, or "default".
-        context: of the kubeconfig, as far as the file says.
-        server: its address, as far as the file says.
-        user_agent: how the command names itself to the API server.
+        context: of the kubeconfig, if the file names it.
+        server: its address, if the file has it.
+        user_agent: user agent that the API server sees.
     """
 
     state: str | None = None
@@ -40,7 +40,7 @@ class ClusterTarget:
 
     @property
     def description(self) -> str:
-        """Which cluster it is, for the user who confirms a change to it."""
+        """The cluster, described for a user who confirms a change to it."""
         if self.settings is None:
             return f"the playground in {state_dir(self.state)}"
         server = self.server or "its API server"
@@ -115,7 +115,7 @@ def _by_kubeconfig(path: Path, context: str | None) -> ClusterTarget:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """A kubeconfig; empty if the file is malformed: the client says what is wrong with it."""
+    """A kubeconfig; empty if the file is malformed, because the client reports the error."""
     try:
         found = yaml.safe_load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError):
@@ -124,7 +124,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _named(document: dict[str, Any], plural: str, key: str, name: object) -> dict[str, Any]:
-    """The part of a kubeconfig with that name; empty where there is none."""
+    """The entry of a kubeconfig with that name; empty if there is none."""
     try:
         found = next((one[key] for one in document[plural] if one["name"] == name), None)
     except (KeyError, TypeError):
@@ -133,14 +133,14 @@ def _named(document: dict[str, Any], plural: str, key: str, name: object) -> dic
 
 
 class Progress:
-    """One line on stderr that counts what was read, where that is a terminal."""
+    """On a terminal, one line on stderr with the number of objects read."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
         self._counts: dict[str, int] = {}
 
     def add(self, plural: str, count: int) -> None:
-        """Some more objects are here."""
+        """Count more objects."""
         self._counts[plural] = self._counts.get(plural, 0) + count
         if self._live:
             words = ", ".join(f"{n} {name}" for name, n in self._counts.items() if n)
@@ -148,7 +148,7 @@ class Progress:
             sys.stderr.flush()
 
     def done(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._live:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

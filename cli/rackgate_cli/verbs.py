@@ -1,4 +1,4 @@
-"""How a verb is added to the command line; light, because every `--help` imports it."""
+"""Adds a verb to the command line; few imports, because every `--help` loads it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def add_verb(
     exit_codes: Mapping[int, str] = EXIT_CODES,
     note: str = "",
 ) -> argparse.ArgumentParser:
-    """Add a verb whose help says what it does, with examples and exit codes.
+    """Add a verb whose help has a description, examples and exit codes.
 
     Args:
         subparsers: of the command.
         name: of the verb.
-        run: what it does; returns the exit code.
+        run: function of the verb; returns the exit code.
         summary: one line for the list of verbs.
         description: what it does, in sentences.
         examples: command lines.
-        exit_codes: what each of them means.
+        exit_codes: meaning of each code.
         note: a last sentence.
     """
     epilog = ["examples:", *(f"  {example}" for example in examples), "", "exit codes:"]

@@ -25,7 +25,7 @@ from rackgate_invariants.rows.rows import (
 )
 from rackgate_invariants.running_pods import RunningPods
 
-# A deletion so many seconds after its grace period is one that its node cannot finish.
+# So many seconds after the grace period of a deletion, its node can no longer finish it.
 OVERDUE_S = 30.0
 
 
@@ -34,7 +34,7 @@ class Cluster:
     """One reading of a cluster.
 
     The lists are read one after another, so a breach of a changing cluster counts only if two
-    readings in a row show it (`lasting`).
+    consecutive readings show it (`lasting`).
 
     Attributes:
         pods: those that have not ended.
@@ -60,12 +60,12 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadWithSlices:
-    """A Workload with its slices, where it has any.
+    """A Workload with its slices, if it has any.
 
     Attributes:
         slices: those that are not yet merged into the admission of their parent, in the order of
             merging: ranks follow the order of domains.
-        merged: those that are, and still exist.
+        merged: those that are merged and still exist.
     """
 
     parent: WorkloadRow
@@ -109,7 +109,7 @@ class WorkloadWithSlices:
         return counts
 
     def separate_assignments(self, podset: PodSetRow) -> list[TopologyAssignment]:
-        """Assignments of slices that have other levels than their parent."""
+        """Assignments of slices whose levels differ from those of their parent."""
         own = podset.assignment.levels if podset.assignment is not None else ()
         return [
             slice_podset.assignment
@@ -119,7 +119,7 @@ class WorkloadWithSlices:
 
     @property
     def changed_at(self) -> float:
-        """When the admitted count may last have dropped: then more pods may exist for a while."""
+        """When the admitted count may last have decreased; for a while more pods may exist then."""
         parent = self.parent
         if not parent.elastic:
             return parent.placed_at
@@ -136,7 +136,7 @@ class PlacedPodSet:
         charged: pods that hold capacity in each domain.
         admitted_count: pods that may run now, those of slices included.
         changed_at: when the assignment was last written.
-        separate_assignments: of slices that have other levels.
+        separate_assignments: of slices whose levels differ.
     """
 
     workload: WorkloadRow
@@ -152,18 +152,18 @@ class PlacedPodSet:
 
     @property
     def subject(self) -> str:
-        """Workload and PodSet."""
+        """Workload and PodSet, as the subject of a breach."""
         return f"{self.workload.key}/{self.podset.name}"
 
     @property
     def cap(self) -> int:
-        """Most pods that may be ungated at once."""
+        """Maximum number of pods that may be ungated at once."""
         return min(self.admitted_count, sum(self.counts.values()))
 
     def has_earlier_assignment(self, pod: PodRow) -> bool:
         """Whether a pod got its domain before the assignment was last written.
 
-        Resizes may follow each other within a second, the resolution of these times.
+        Several resizes may occur within a second, which is the resolution of these times.
         """
         slack = 1.0 if self.workload.elastic else 0.0
         return 0 < pod.assigned_at < self.changed_at + slack
@@ -188,7 +188,7 @@ class ObjectGroup:
         child_jobs: of a JobSet or RayCluster, by `namespace/name`.
         workloads: also the slices of its Workload.
         pods: also those of its child Jobs, and those that lost their controller.
-        pods_in_use: cached result of `running_pods_of`, dropped when anything of it changes.
+        pods_in_use: cached result of `running_pods_of`, dropped when the group changes.
         job_usage: cached QueueIndex and JobUsage, dropped with it.
     """
 
@@ -216,7 +216,7 @@ class ObjectGroup:
         return self.job is not None and self.job.managed
 
     def is_releasing_quota(self, workload: WorkloadRow) -> bool:
-        """Whether a Workload holds no more than its pods use: it is deleted, and its job is gone.
+        """Whether the Workload is being deleted and its job is gone: only pods still use quota.
 
         No new pods are created, and each that ends releases its quota. The finalizer may stay for
         a while if the assigner has no leader.
@@ -328,13 +328,13 @@ RAY_CLUSTER: Final = "RayCluster"
 
 @dataclass(slots=True)
 class OwnerIndex:
-    """Which uid leads to which job.
+    """The uid of the job that each uid leads to.
 
     Attributes:
         unread: what could not be read, plural to reason: references to such kinds are trusted.
         parents: namespace and kind of each JobSet and RayCluster, by uid.
         roots: uid of a child Job, or of a Workload that may have slices -> uid of its job.
-        cleanup_jobs: Jobs of RayClusters, whose pods may clean up after a head.
+        cleanup_jobs: Jobs of RayClusters whose pods may clean up after a head.
     """
 
     unread: Mapping[str, str] = field(default_factory=dict)
@@ -366,15 +366,15 @@ class OwnerIndex:
         self.cleanup_jobs.discard(job.uid)
 
     def root(self, uid: str) -> str:
-        """The uid of the job behind a uid; by default itself."""
+        """The uid of the job that a uid leads to; by default the uid itself."""
         return self.roots.get(uid, uid)
 
     def grouping_state(self, uid: str) -> tuple[str, bool]:
-        """Everything that decides to which group the dependents of a uid belong."""
+        """All state that decides to which group the dependents of a uid belong."""
         return self.root(uid), uid in self.cleanup_jobs
 
     def group_key_of(self, pod: PodRow) -> str:
-        """Which group a pod belongs to.
+        """Key of the group that a pod belongs to.
 
         A pod that cleans up after a RayCluster inherits the labels of its head, and belongs to no
         job. Pods without a controller have a group for each Workload that they name.

@@ -1,4 +1,4 @@
-"""A cluster followed event by event: groups that changed are checked again, others are cached."""
+"""The state of a cluster, updated event by event: only changed groups are checked again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ClusterState:
     """All rows, and the breaches of each group.
 
     Attributes:
-        unread: what is not followed, plural to reason.
-        whole: all namespaces are followed.
+        unread: what is not watched, plural to reason.
+        whole: all namespaces are watched.
         unmanaged: namespaces whose jobs are not managed.
         rows: by attribute of `Cluster`, then by key.
         changed: a row changed since the last check.
@@ -37,7 +37,7 @@ class ClusterState:
     changed: bool = True
     _groups: dict[str, ObjectGroup] = field(default_factory=dict)
     _owners: OwnerIndex = field(default_factory=OwnerIndex)
-    # uid of a JobSet or RayCluster -> Jobs that name it as their controller, rightly or not
+    # uid of a JobSet or RayCluster -> Jobs that claim it as their controller
     _jobs_by_parent: dict[str, dict[str, JobRow]] = field(default_factory=dict)
     _dirty: set[str] = field(default_factory=set)
     _terminating: set[str] = field(default_factory=set)
@@ -106,7 +106,7 @@ class ClusterState:
             self._regroup_job(job, job)
 
     def _regroup_job(self, before: JobRow | None, row: JobRow | None) -> None:
-        """Group a job again, with the pods and Workloads that follow it."""
+        """Group a job again, with the pods and Workloads that belong to it."""
         if before is not None:
             self._remove_from_group("jobs", before)
         uids = {
@@ -172,9 +172,9 @@ class ClusterState:
             self._group(self._owners.root(workload.owning_uid))
 
     def _set_root(self, owning_uid: tuple[str, str] | None, row: Any) -> None:
-        """Record which job a Workload leads to, or forget it without `row`.
+        """Record which job a Workload leads to; without `row`, remove it.
 
-        Objects arrive in any order: a slice may be there before its parent.
+        Objects arrive in any order: a slice may arrive before its parent.
         """
         if owning_uid is None:
             return
@@ -187,9 +187,9 @@ class ClusterState:
         self._move(uid, old)
 
     def _move(self, uid: str, old: str) -> None:
-        """Move what followed `uid` to the group `old` to the group where it leads now.
+        """Move the dependents of `uid` from the group `old` to the group where it leads now.
 
-        A pod may be there before the child Job that leads to its JobSet.
+        A pod may arrive before the child Job that leads to its JobSet.
         """
         for root in {old, uid, ""}:
             source = self._groups.get(root)
@@ -224,7 +224,7 @@ class ClusterState:
         return group
 
     def judge(self, now: float) -> list[Breach]:
-        """All breaches that the rows show at this moment, sorted."""
+        """All breaches that the rows show now, sorted."""
         cluster = self.cluster(now)
         if self._node_index is None:
             self._node_index = NodeIndex(cluster.nodes, cluster.flavors, cluster.topologies)
@@ -238,7 +238,7 @@ class ClusterState:
             self._cluster_breaches = judge.check_cluster(
                 cluster, self._groups, self._node_index, self._queue_index
             )
-        # Deletions become overdue with time; what was found before may depend on other groups.
+        # Deletions become overdue with time; cached breaches may depend on other groups.
         for owner in {*self._dirty, *self._terminating, *self._breaches_by_root}:
             self._judge(owner, self._node_index, now)
         self._dirty.clear()
@@ -264,7 +264,7 @@ class ClusterState:
             self._terminating.discard(owner)
 
     def cluster(self, now: float) -> Cluster:
-        """The rows as one reading; a live view."""
+        """The rows as one reading; changes with this state."""
         rows = {attribute: rows.values() for attribute, rows in self.rows.items()}
         return Cluster(**rows, read_at=now, unread=self.unread, whole=self.whole)
 
@@ -277,7 +277,7 @@ def _root_of(row: Any) -> tuple[str, str] | None:
 
 
 def _same_node(before: NodeRow, after: NodeRow) -> bool:
-    """Whether they differ only in what no rule reads: nodes report often."""
+    """Whether they differ only in fields that no rule reads: nodes report their status often."""
     return (before.labels, before.allocatable, before.ready) == (
         after.labels,
         after.allocatable,
@@ -286,7 +286,7 @@ def _same_node(before: NodeRow, after: NodeRow) -> bool:
 
 
 def _with_former_owner(before: PodRow, after: PodRow) -> PodRow:
-    """A pod that lost its controller still belongs to it."""
+    """The pod, with its last controller if it has none now."""
     lost = before.uid == after.uid and before.owning_uid and not after.owning_uid
     return replace(after, former_owner=before.owning_uid) if lost else after
 
@@ -294,9 +294,9 @@ def _with_former_owner(before: PodRow, after: PodRow) -> PodRow:
 def check_removed_gates(before: PodRow, after: PodRow) -> Iterator[Breach]:
     """Gates that one write removed from a pod, and who removed them.
 
-    The managed fields tell whether the ungater wrote. They do not show who removed a gate alone, so
-    a removed topology gate counts only if the nodeSelector changed with it; otherwise the pod
-    itself shows it (`past-the-gate`).
+    The managed fields show whether the ungater wrote, but not who removed a gate. So a removed
+    topology gate counts only if the nodeSelector changed with it. Otherwise the rule
+    `past-the-gate` finds the pod.
     """
     lost = {*before.gates} - {*after.gates}
     ungater = after.ungater_wrote_at > before.ungater_wrote_at

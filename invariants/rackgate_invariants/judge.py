@@ -1,8 +1,8 @@
 """All rules over one reading of a cluster.
 
 Phases: group objects by the job behind them, check the groups one by one, then check capacity and
-quota of all together. Takes rows and returns breaches, sorted. The rules share no accounting with
-the services, so that a mistake there cannot hide itself here.
+quota of all together. Input: rows; output: breaches, sorted. The rules share no accounting with the
+services, so that they detect errors in it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rackgate_invariants.rules.job_usage import QueueIndex, job_usages, queue_in
 def skipped_rules(cluster: Cluster) -> dict[str, str]:
     """Rules that need what was not read, each with the reason.
 
-    That a single reading shows no changes is not a reason.
+    Rules about changes are not skipped only because there is a single reading.
     """
     found: dict[str, str] = {}
     for rule in RULES.values():
@@ -53,7 +53,7 @@ def judge(cluster: Cluster) -> list[Breach]:
 
 
 def without_skipped(found: Iterable[Breach], cluster: Cluster) -> list[Breach]:
-    """Without the breaches of skipped rules; sorted."""
+    """The breaches of rules that are not skipped, sorted."""
     skipped = skipped_rules(cluster)
     return sorted(breach for breach in found if breach.rule not in skipped)
 
@@ -65,7 +65,7 @@ def check_group(
     workloads: Mapping[str, WorkloadRow],
     now: float,
 ) -> Iterator[Breach]:
-    """What the objects of one job show.
+    """Breaches that the objects of one job show.
 
     Args:
         group: the job and what belongs to it.
@@ -105,13 +105,13 @@ def check_cluster(
     node_index: NodeIndex,
     queue_index: QueueIndex,
 ) -> list[Breach]:
-    """What only all groups together show: capacity and quota.
+    """Breaches that only all groups together show: capacity and quota.
 
     Args:
         cluster: one reading.
         groups: its groups by root.
         node_index: its nodes and flavors.
-        queue_index: its queues; the same object as before while they offer the same.
+        queue_index: its queues; the same object as before if no queue changed its flavors.
     """
     running_usage = job_usages(queue_index, groups, node_index)
     return [
@@ -125,12 +125,12 @@ def check_cluster(
 def breaches(cluster: Cluster) -> list[Breach]:
     """Breaches of one reading that a correct cluster never shows, sorted.
 
-    Patient rules are skipped: a `Tracker` over readings of `judge` tells what lasts too long.
+    Patient rules are skipped: a `Tracker` over several readings finds what lasts too long.
     """
     return [breach for breach in judge(cluster) if not RULES[breach.rule].patient]
 
 
 def lasting(first: Iterable[Breach], second: Iterable[Breach]) -> list[Breach]:
-    """Breaches that both readings show, whatever their numbers."""
+    """Breaches that both readings show, ignoring the numbers in them."""
     again = {(breach.rule, breach.subject) for breach in second}
     return [breach for breach in first if (breach.rule, breach.subject) in again]

@@ -47,7 +47,7 @@ class NodeIndex:
         return node is not None and node.ready
 
     def flavors_of_node(self, node: str) -> frozenset[str]:
-        """Flavors whose labels a node has; nodes with the same flavors share one object."""
+        """Flavors whose labels a node has; nodes with equal flavors share one object."""
         found = self._flavors_by_node.get(node)
         if found is None:
             row = self.nodes.get(node)

@@ -1,4 +1,4 @@
-"""Which collections are read, into which rows, and one reading of all of them."""
+"""The collections to read, their rows, and one reading of all of them."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ async def read_cluster(
     The lists are read one after another. `unread` names what may not be listed or is not served.
 
     Args:
-        client: only asked to list.
-        namespace: of namespaced kinds only this one; all by default.
+        client: only lists.
+        namespace: the only namespace to read; all by default.
         unmanaged: namespaces whose jobs are not managed.
         on_page: called with the plural and the number of objects of each page.
 
     Raises:
-        KubeError: the API server does not answer, or not in this way.
+        KubeError: the API server does not answer, or answers with another error.
     """
     found: dict[str, Any] = {}
     unread: dict[str, str] = {}
@@ -62,10 +62,10 @@ async def read_cluster(
 
 
 async def is_absent(client: Client, source: Source, error: KubeError) -> bool:
-    """Whether a collection was rejected because the cluster serves no such kind.
+    """Whether a collection was rejected because the cluster does not serve the kind.
 
-    The API server checks the right first, also for kinds that it does not serve. The API group is
-    discovered instead, which needs no right.
+    The API server checks authorization first, even for kinds that it does not serve. So the API
+    group is discovered instead, which needs no authorization.
     """
     if not source.optional or not isinstance(error, ForbiddenError | NotFoundError):
         return False
@@ -99,7 +99,7 @@ def _items(source: Source, page: bytes) -> list[msgspec.Raw]:
 async def _rows(
     client: Client, source: Source, namespace: str | None, on_page: Callable[[str, int], None]
 ) -> list[Any]:
-    """All objects of a collection; starts again if the list expired."""
+    """The rows of a collection; starts again if the list expired."""
     for attempt in range(TRIES):
         rows: list[Any] = []
         try:
@@ -115,7 +115,7 @@ async def _rows(
     return []
 
 
-# Pods that have ended hold nothing, and in many clusters they are most of all pods.
+# Pods that have ended use nothing, and in many clusters most pods have ended.
 NOT_ENDED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 

@@ -34,7 +34,7 @@ class RunningPods:
 
     @property
     def total(self) -> int:
-        """How many pods."""
+        """Number of pods."""
         return self.non_terminating.total() + self.terminating.total()
 
     def requests(self, podset: str) -> set[Amounts]:
@@ -67,7 +67,7 @@ def count_running_pods(
     podset_by_child_job: Mapping[str, str],
     node_index: NodeIndex,
 ) -> RunningPods:
-    """Count the pods of one job; a pod of another namespace is not one of its own."""
+    """Count the pods of one job; pods of other namespaces do not belong to it."""
     found = RunningPods()
     alone = not podset_by_child_job and job is not None and job.kind == "Job"
     for pod in pods:
@@ -84,7 +84,7 @@ def count_running_pods(
 
 @dataclass(slots=True)
 class FlavorResolver:
-    """Which flavor the pods of one job use of each resource.
+    """The flavor that the pods of one job use for each resource.
 
     Attributes:
         offered: flavors of the ClusterQueue by resource, in its order.
@@ -95,7 +95,7 @@ class FlavorResolver:
     assigned: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def add_assigned(self, podsets: Iterable[PodSetRow]) -> None:
-        """Prefer the flavors of an admission where several fit a node."""
+        """Prefer the flavors of an admission if several match a node."""
         for podset in podsets:
             for resource, flavor in podset.flavors.items():
                 self.assigned[podset.name, resource] = flavor
@@ -112,7 +112,7 @@ class FlavorResolver:
         return found
 
     def _flavor(self, podset: str, resource: str, node_flavors: frozenset[str]) -> str:
-        """The queue's flavor of a node; of several the assigned one, else the first."""
+        """The queue's flavor of a node; if several match, the assigned one, else the first."""
         offered = self.offered.get(resource, ())
         assigned = self.assigned.get((podset, resource)) or self.assigned.get(("", resource), "")
         fitting = [name for name in offered if name in node_flavors] or offered

@@ -1,8 +1,8 @@
-"""When a breach counts.
+"""Decides when a breach counts.
 
 Objects of several kinds are never read at one moment, so one reading of a changing cluster may show
-what never was. A breach counts when it lasts: for a moment if a correct cluster never shows it, and
-longer (`patience_s`) if a correct cluster shows it for a while.
+a state that never existed. A breach counts when it lasts: for a moment if a correct cluster never
+shows it, and longer (`patience_s`) if a correct cluster may show it for a while.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ class _TrackedBreach:
 
 @dataclass(slots=True)
 class Tracker:
-    """Remembers breaches from the first reading that shows them to the last.
+    """Keeps breaches from the first reading that shows them to the last.
 
     Attributes:
         min_duration_s: how long a breach must last.
         patience_s: how long a breach of a patient rule must last.
-        trust_object_times: count the time before the first reading, as the objects tell it. They
-            do not tell what vanished (a pod that used the domain until now), so `--watch` does not.
+        trust_object_times: also count the time before the first reading, as the objects show it.
+            `--watch` does not, because objects do not show what is gone (a pod that used the
+            domain).
         total: breaches that ever counted.
     """
 
@@ -76,7 +77,7 @@ class Tracker:
         return Change(breach, now, now)
 
     def reset_unconfirmed(self) -> None:
-        """After a pause: breaches that do not count yet start again."""
+        """After a pause: restart the time of breaches that do not count yet."""
         self._seen = {key: seen for key, seen in self._seen.items() if seen.counts}
 
     @property
@@ -95,7 +96,8 @@ class Tracker:
             return None
         since = seen.first
         if RULES[breach.rule].patient:
-            # The objects may also show it since later than it was seen first: they changed.
+            # The time in the objects may be later than the first reading that showed it: they
+            # changed.
             since = breach.since or seen.first
             since = since if self.trust_object_times else max(since, seen.first)
             if now - since < self.patience_s:

@@ -1,4 +1,4 @@
-"""OSMO's topology keys to KAI's Topology, PodGroups and pods' labels. Pure: data in, data out."""
+"""Translates OSMO's pools and workflows into KAI's Topology, PodGroups and pod labels. No I/O."""
 
 from __future__ import annotations
 

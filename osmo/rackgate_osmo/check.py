@@ -1,8 +1,9 @@
-"""Traps of the real KAI that neither schema nor webhook tells of, seen without placing anything.
+"""Finds known defects of KAI that a workflow would trigger, without placing anything.
 
-The checks use the objects that `build_podgroups` returns, so there is no warning about a trap that
-the profile avoids. Each cause is reported once. Without nodes, only causes in the workflow are
-reported; with nodes, their effects on these nodes.
+Neither KAI's schemas nor its webhooks report these defects. The checks read the objects that
+`build_podgroups` returns, so a defect that the profile avoids gives no warning. Each cause is
+reported once. Without nodes, only causes in the workflow are found; with nodes, also causes in
+their labels.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from rackgate_osmo.render.subgroups import SubGroup, hides_level, levels_of, sub
 
 Labels = Mapping[str, str]
 
-# Tasks of a PodGroup with subgroups from which on KAI's cycle takes a quarter of a minute.
+# With so many tasks in a PodGroup with subgroups, one cycle of KAI takes about 15 seconds.
 MANY_TASKS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class KaiWarning:
-    """A trap: what KAI does, what helps, and the field that it begins with."""
+    """One finding: what KAI does, what helps, and the field that causes it."""
 
-    why: str  # class of the trap, such as `one-domain`
+    why: str  # class of the finding, such as `one-domain`
     path: str
     message: str
     help: str
@@ -34,13 +35,13 @@ class KaiWarning:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One PodGroup with what it is checked against.
+    """One PodGroup and what it is checked against.
 
     Attributes:
         path: of the task group.
-        sizes: what its tasks ask for, by name.
+        sizes: what its tasks request, by task name.
         levels: node labels of the Topology.
-        nodes: labels of the nodes that carry all of `levels`; None: nodes are not known.
+        nodes: labels of the nodes that carry all of `levels`; None if the nodes are not known.
     """
 
     path: str
@@ -60,16 +61,16 @@ def check(
     kai: KaiVersion = KaiVersion.V0_13,
     nodes: Sequence[Labels] | None = None,
 ) -> tuple[KaiWarning, ...]:
-    """What KAI would do wrong with a workflow: each cause once, with the first place it is at.
+    """What KAI would do wrong with a workflow; each cause once, at the first field that has it.
 
     Args:
         pool: accepted by `read_pool`.
         workflow: accepted by `read_workflow`.
-        profile: of the objects.
-        kai: that takes them.
-        nodes: labels of every node of the pool; None: not known.
+        profile: profile that the objects are built with.
+        kai: version of KAI that schedules them.
+        nodes: labels of every node of the pool; None if they are not known.
     """
-    # Without `nodes`: what is applied lists every key of the pool, in any profile.
+    # Without `nodes`: the Topology that is applied lists every key of the pool, in any profile.
     built = build_podgroups(pool, workflow, profile=profile, kai=kai)
     if built.topology is None:
         return ()
@@ -100,7 +101,7 @@ def check(
 def _once(
     cases: Sequence[_Case], find: Callable[[_Case], Iterator[KaiWarning]]
 ) -> Iterator[KaiWarning]:
-    """The first trap of a kind; the others are counted."""
+    """The first finding, with the number of the others in its message."""
     found = [one for case in cases for one in find(case)]
     more = len(found) - 1
     if more > 0:
@@ -145,7 +146,7 @@ def _dots(
                 f"placed over both ({_times(len(alike), 'such clash', 'such clashes')})",
                 "take the dots out of the label values, or make the values of the finer key unique",
             )
-            return  # finer levels clash with it
+            return  # finer levels have the same clash
 
 
 def _one_domain(case: _Case) -> Iterator[KaiWarning]:
@@ -171,7 +172,7 @@ def _one_domain(case: _Case) -> Iterator[KaiWarning]:
 def _single(
     nodes: Sequence[tuple[str, ...]] | None, depths: Sequence[int], level: int
 ) -> tuple[str, ...] | None:
-    """A finer domain that holds all candidates; () where nodes are not known; None: none does."""
+    """The finer domain with all candidates; () if nodes are not known; None if there is none."""
     if nodes is None:
         return ()
     for depth in depths:
@@ -244,7 +245,7 @@ def _mixed_sizes(case: _Case) -> Iterator[KaiWarning]:
                 "give them one size, or put tasks of another size into a task group of their own"
                 + ("; where nothing is required, use the robust profile" if fixable else ""),
             )
-            return  # parts inside are of the same tasks
+            return  # the subgroups below contain the same tasks
 
 
 def _long_cycle(case: _Case) -> Iterator[KaiWarning]:

@@ -20,12 +20,12 @@ from rackgate_cli.errors import CommandError
 READY_LIMIT_S: Final = 300.0
 # A service that is killed keeps its Leases until they expire.
 GRACE_S: Final = 15.0
-# It would wait a minute for open watches.
+# Its graceful shutdown would wait a minute for open watches.
 APISERVER_GRACE_S: Final = 2.0
 PORTS_FREE_LIMIT_S: Final = 10.0
 
-# The environment of components: nothing that could change their settings, such as ETCD_*
-# variables or proxies.
+# The environment of components, without variables that could change their settings, such as ETCD_*
+# or proxies.
 _KEPT_VARIABLES: Final = ("HOME", "PATH", "TMPDIR", "GOMAXPROCS", "GOMEMLIMIT", "GOGC")
 _PORTS: Final = {"etcd-peer": "etcd", **{name: name for name in COMPONENTS}}
 
@@ -46,12 +46,12 @@ class Cluster:
         self._children: dict[str, tuple[processes.Child, ProcessRecord]] = {}
 
     def running(self, name: str) -> ProcessRecord | None:
-        """Return the record of a component that runs, else None."""
+        """Return the record of a component if it runs, else None."""
         record = self.playground.processes.get(name)
         return record if record is not None and processes.alive(record) else None
 
     def start(self, names: Sequence[str] = COMPONENTS) -> None:
-        """Start what does not run, restart what runs with other arguments, wait until ready.
+        """Start missing components, restart those with changed arguments, wait until all are ready.
 
         Raises:
             CommandError: a component exited or did not become ready; `abandon` stops the others.
@@ -153,7 +153,7 @@ class Cluster:
             self.end([name for name in stage if name in self._children])
 
     def site(self) -> Site:
-        """Return where this playground's components are."""
+        """Return the addresses and folders of this playground's components."""
         used = self.playground.ports
         return Site(
             bind=ports.LOOPBACK,

@@ -51,7 +51,7 @@ Service = dict[str, Any]
 
 
 def compose_site() -> Site:
-    """Return where the components are when each runs in a container of its own."""
+    """Return the addresses and folders of the components, each in a container of its own."""
     return Site(
         bind="0.0.0.0",  # noqa: S104 # inside a container, on the project's own network
         etcd_host="etcd",

@@ -23,7 +23,7 @@ def node_documents(count: int) -> list[Document]:
     """Return `count` simulated nodes, filled rack by rack and block by block.
 
     64 of them are 2 blocks x 4 racks x 8 nodes. A node's name is its domain: "b2-r4-n8" is the
-    last one. Rack labels repeat from block to block, as in real clusters.
+    last one. Rack labels repeat from block to block, as in production clusters.
     """
     per_block = NODES_PER_RACK * RACKS_PER_BLOCK
     return [

@@ -24,7 +24,7 @@ class Site:
     Attributes:
         bind: address every component listens on.
         etcd_host, apiserver_host: names or addresses under which others reach the two.
-        advertise: IP address that the API server calls its own.
+        advertise: IP address that the API server advertises.
         pki: folder of keys and certificates.
         kubeconfigs: folder with one kubeconfig per client.
         data: folder of etcd's data.
@@ -96,7 +96,7 @@ def _apiserver(site: Site) -> list[str]:
         f"--bind-address={site.bind}",
         f"--secure-port={site.apiserver_port}",
         f"--advertise-address={site.advertise}",
-        # Nothing in a playground uses the Service of the API server.
+        # No component of a playground uses the Service of the API server.
         "--endpoint-reconciler-type=none",
         f"--etcd-servers=https://{site.etcd_host}:{site.etcd_port}",
         f"--etcd-cafile={site.pki}/etcd-ca.crt",
@@ -175,8 +175,8 @@ def _kwok(site: Site) -> list[str]:
         f"--manage-nodes-with-annotation-selector={KWOK_NODE_ANNOTATION}",
         f"--node-ip={KWOK_NODE_ADDRESS}",
         f"--server-address={site.bind}:{site.kwok_port}",
-        # A Lease per node costs a write every few seconds each; the heartbeat stage is enough.
+        # Leases would cost a write for each node every few seconds; the heartbeat stage is enough.
         "--node-lease-duration-seconds=0",
-        # Its INFO is one line per pod.
+        # INFO logs one line per pod.
         "--v=WARN",
     ]

@@ -48,9 +48,9 @@ T = TypeVar("T")
 MANAGER: Final = "rackgate-playground"
 _MAX_CONCURRENT: Final = 32
 _POLL_S: Final = 0.1
-# A busy machine takes minutes for what takes an idle one seconds.
+# On a busy machine, steps of seconds take minutes.
 _LIMIT_S: Final = 300.0
-# An API server that has just started, or whose machine stalled, answers soon.
+# An API server that has just started, or whose machine stalled, answers again soon.
 _TRANSIENT_ERRORS: Final = (ServerError, TooManyRequestsError, TransportError)
 _TOKEN_LIFETIME_S: Final = 10 * 365 * 24 * 3600
 
@@ -85,7 +85,7 @@ def with_local_webhook(document: Document, base_url: str) -> Document:
 
 
 def with_webhooks_of(registrations: Iterable[Document], patch: Path) -> list[Document]:
-    """Return webhook configurations, one with the webhooks that a patch adds, as kustomize does."""
+    """Return webhook configurations; a patch adds webhooks to one, as with kustomize."""
     (added,) = documents(patch)
     name, webhooks = added["metadata"]["name"], added["webhooks"]
     return [
@@ -99,12 +99,12 @@ def with_webhooks_of(registrations: Iterable[Document], patch: Path) -> list[Doc
 def operator_documents(
     path: Path, name: str, webhook_url: str | None, authority: bytes
 ) -> list[Document]:
-    """Return an operator's CRDs and webhooks as they are installed for one that runs locally.
+    """Return an operator's CRDs and webhooks, adapted to an operator that runs locally.
 
     Args:
-        path: manifests beside the program, a JSON list.
+        path: manifests next to the program, a JSON list.
         name: of the operator.
-        webhook_url: where it serves its webhooks, without a path; None for no webhooks.
+        webhook_url: URL of its webhooks, without a path; None for no webhooks.
         authority: PEM certificate that signed its serving certificate.
     """
     found: list[Document] = json.loads(path.read_bytes())
@@ -125,7 +125,7 @@ def _stored_version_alone(document: Document) -> Document:
 
 
 def _operator_webhook(document: Document, name: str, authority: bytes) -> Document:
-    # As its own installer does: a name prefix, and for pods a selector for its own label.
+    # As JobSet's own installer does: a name prefix, and for pods a selector for its label.
     document["metadata"]["name"] = f"{name}-{document['metadata']['name']}"
     for webhook in document["webhooks"]:
         webhook["clientConfig"]["caBundle"] = base64.b64encode(authority).decode()
@@ -136,7 +136,7 @@ def _operator_webhook(document: Document, name: str, authority: bytes) -> Docume
 
 
 async def apply_all(client: Client, wanted: Iterable[Document]) -> None:
-    """Apply documents concurrently as one field manager, with force.
+    """Apply documents concurrently with one field manager and force.
 
     Raises:
         CommandError: the API server rejected one; names it.
@@ -206,7 +206,7 @@ async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def apply_crds(client: Client, deploy: Path, *, osmo: bool = False) -> None:
-    """Apply the CRDs, with `osmo` those of OSMO too, and wait until they are served."""
+    """Apply the CRDs, with `osmo` also those of OSMO, and wait until they are served."""
     wanted = documents(deploy / "crds", *([deploy / "osmo" / "crds"] if osmo else []))
     await apply_all(client, wanted)
     await _served(client, wanted)
@@ -259,7 +259,7 @@ async def _served(client: Client, wanted: Iterable[Document]) -> None:
     }
 
     async def served() -> bool:
-        # By discovery: the CRDs' conditions come with schemas of megabytes.
+        # By discovery: reading the CRDs' conditions would transfer schemas of megabytes.
         for path in sorted({path for path, _ in left}):
             with contextlib.suppress(NotFoundError):
                 for resource in json.loads(await client.get(path))["resources"]:
@@ -329,7 +329,7 @@ async def queue_active(client: Client, name: str) -> None:
 
     async def active() -> bool:
         queue = json.loads(await client.get(kinds.CLUSTER_QUEUES.path(None, name)))
-        # A queue that its user stopped earlier stays stopped.
+        # A queue that the user stopped stays stopped.
         stopped = queue.get("spec", {}).get("stopPolicy", "None") != "None"
         return stopped or _has(queue, "Active")
 
@@ -401,7 +401,7 @@ def access_reviews(rbac: Iterable[Document]) -> list[Document]:
         for subject in entry["subjects"]:
             if subject["kind"] == "ServiceAccount":
                 user = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
-                # Other roles are built into the cluster.
+                # Roles that are not in `rbac` are built into Kubernetes.
                 for rule in rules.get((role["kind"], where, role["name"]), ()):
                     found += [_review(user, asked) for asked in _attributes_of(rule, namespace)]
     return found

@@ -1,8 +1,8 @@
-"""JobSet and KubeRay as local processes beside the control plane, unmodified.
+"""JobSet and KubeRay as local processes next to the control plane, unmodified.
 
 Outside of a cluster they need a kubeconfig, free ports, no leader election, and for JobSet's
 webhooks a certificate and a configuration by URL. KubeRay's webhook is off by default and stays
-off. Their metrics are off, too: they would need certificates and roles of their own.
+off. Their metrics are also off, as they would need more certificates and roles.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rackgate_cli.controlplane import ports
 from rackgate_cli.controlplane.cluster import Cluster
 from rackgate_cli.controlplane.files import write_private
 
-# Their identities are those of a usual installation, so that admission policies treat them the
+# Their user names are those of a default installation, so that admission policies treat them the
 # same. They are cluster admins, as their roles are not tested here.
 USERS: Final = {
     "jobset": "system:serviceaccount:jobset-system:jobset-controller-manager",
@@ -30,7 +30,7 @@ _BURST: Final = 2000
 
 
 def webhook_url(cluster: Cluster, name: str) -> str | None:
-    """Return the URL of an operator's webhooks, None if it has none; chooses a port once."""
+    """Return the URL of an operator's webhooks, None if it has none; its port is chosen once."""
     if name not in _SERVING:
         return None
     known = cluster.playground.ports
@@ -43,9 +43,9 @@ def webhook_url(cluster: Cluster, name: str) -> str | None:
 
 
 def start_operators(cluster: Cluster, names: Sequence[str]) -> None:
-    """Start the named operators that do not run, and wait until all of them are ready.
+    """Start the missing ones of the named operators, and wait until all of them are ready.
 
-    One whose arguments or files changed is restarted.
+    An operator whose arguments or files changed is restarted.
 
     Raises:
         CommandError: one exited or did not become ready.
@@ -84,7 +84,7 @@ def arguments(cluster: Cluster, name: str) -> list[str]:
         "--metrics-addr=0",
         "--enable-leader-election=false",
         "--reconcile-concurrency=4",
-        # INFO is some twenty lines per reconciliation.
+        # INFO logs about twenty lines per reconciliation.
         "--zap-log-level=error",
     ]
 
@@ -93,7 +93,7 @@ def jobset_configuration(port: int, certificates: Path) -> dict[str, Any]:
     """Return JobSet's configuration file.
 
     Args:
-        port: where it serves its webhooks.
+        port: port of its webhooks.
         certificates: folder of `tls.crt` and `tls.key`.
     """
     return {

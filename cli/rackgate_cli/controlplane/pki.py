@@ -1,4 +1,4 @@
-"""Keys and certificates of one playground, which shares no authority with another."""
+"""Keys and certificates of one playground; every playground has its own authority."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ def ensure_pki(folder: Path, names: Sequence[str]) -> None:
 
 
 def ensure_operator(folder: Path, name: str, user: str, names: Sequence[str]) -> Path:
-    """Write the certificates of an operator that runs beside the control plane.
+    """Write the certificates of an operator that runs next to the control plane.
 
     Args:
         folder: written by `ensure_pki`.
-        name: of the operator; `write_kubeconfig` takes it as client.
-        user: whom the API server sees; it may do everything.
-        names: DNS names and addresses under which its webhooks are called; none if it has none.
+        name: of the operator; `write_kubeconfig` accepts it as client.
+        user: name that the API server authenticates; it is a cluster administrator.
+        names: DNS names and addresses of its webhooks; none if it has none.
 
     Returns:
-        Folder of `tls.crt` and `tls.key`, with which it serves its webhooks; there if `names`.
+        Folder of `tls.crt` and `tls.key` for its webhooks; it exists if there are `names`.
     """
     serving = folder / f"{name}-webhook"
     cluster = _load_authority(folder, "ca")

@@ -113,7 +113,7 @@ def send(record: ProcessRecord, number: signal.Signals) -> bool:
     except (OSError, AttributeError):
         return _send_by_pid(record, number)
     try:
-        # The handle pins the process: its id is not reused between check and signal.
+        # The pidfd pins the process: its id is not reused between check and signal.
         if not alive(record):
             return False
         signal.pidfd_send_signal(handle, number)
@@ -217,9 +217,9 @@ def await_ready(
     """Wait until every process is ready, checking all concurrently.
 
     Args:
-        started: by name; the child if this very process started it.
+        started: by name; with the child if this process started it.
         contexts: as from `tls_contexts`.
-        limit_s: seconds for all together.
+        limit_s: total seconds for all.
 
     Raises:
         CommandError: one exited (with the tail of its log) or is not ready in time.

@@ -1,4 +1,4 @@
-"""Progress on stderr: what is being done, and how long it has taken."""
+"""Progress on stderr: the current step, and how long it has taken."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Print that a long step starts, still runs, and how long it took."""
+        """Print the start of a long step, a heartbeat while it runs, and how long it took."""
         self.say(f"{text} ...")
         began = time.monotonic()
         done = threading.Event()

@@ -1,4 +1,4 @@
-"""The three services as local processes, each with its own role only."""
+"""The three services as local processes, each with its own role."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG_VERSION: Final = "config.rackgate.dev/v1alpha1"
 
 # A standby waits this long after the Lease expires: writes of a killed holder may still arrive.
 REQUEST_TIMEOUT_S: Final = 4
-# No load balancer has to notice that a local replica stops.
+# There is no load balancer that has to notice when a local replica stops.
 DRAIN_DELAY_S: Final = 0.5
 
 
@@ -78,7 +78,7 @@ def running_replicas(cluster: Cluster, service: str) -> list[str]:
 
 
 def webhook_port(cluster: Cluster) -> int:
-    """Return the port that all webhook replicas share; chooses it once."""
+    """Return the port that all webhook replicas share; it is chosen once."""
     known = cluster.playground.ports
     if "webhook" not in known:
         with ports.reserved({"webhook": None}) as chosen:

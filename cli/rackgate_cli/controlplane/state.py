@@ -28,9 +28,9 @@ class Playground(msgspec.Struct, kw_only=True):
         audit: whether the API server writes an audit log.
         ports: by purpose, for instance "etcd" or "webhook".
         replicas: set count per service; a stopped service keeps it.
-        operators: which of `versions.OPERATORS` it has; they stay, as their CRDs do.
+        operators: which of `versions.OPERATORS` it has; they stay, like their CRDs.
         kinds: which of `versions.KINDS` it has.
-        feature_gates: of the services; others have their default.
+        feature_gates: of the services; other gates have their defaults.
         lease_duration: of the services' Leases, in seconds.
         binaries: path of every program of the control plane.
         processes: started processes by component name.
@@ -66,7 +66,7 @@ class StateFolder:
         self.lock = path / "lock"
 
     def load(self) -> Playground | None:
-        """Return the playground of this folder, None if there never was one.
+        """Return the playground of this folder, None if it has none.
 
         Raises:
             CommandError: the record is unreadable or of another version.
@@ -84,7 +84,7 @@ class StateFolder:
         return playground
 
     def save(self, playground: Playground) -> None:
-        """Replace the record in one step."""
+        """Replace the record atomically."""
         encoded = msgspec.json.format(msgspec.json.encode(playground), indent=2)
         write_private(self.record, encoded)
 
@@ -92,7 +92,7 @@ class StateFolder:
     def exclusive(self) -> Iterator[None]:
         """Let one command at a time change this playground.
 
-        The lock is released with its process, however that ends.
+        The lock is released when its process ends, also after a crash.
 
         Raises:
             CommandError: another command holds it.

@@ -37,10 +37,10 @@ class DemoJob:
     """One Job of the story.
 
     Attributes:
-        letter: how the picture shows its pods.
-        count: pods; each takes a whole node.
+        letter: stands for its pods in the picture.
+        count: pods; each uses a whole node.
         annotation: the one topology annotation and its level.
-        run_seconds: how long its pods run; None for ever.
+        run_seconds: how long its pods run; None for no end.
     """
 
     name: str
@@ -53,7 +53,7 @@ class DemoJob:
 
     @property
     def request(self) -> str:
-        """What it asks for, in words."""
+        """Its topology request, as text."""
         kind = "required" if "required" in self.annotation else "preferred"
         return f"{kind} {self.level.rsplit('-', 1)[-1]}"
 
@@ -84,7 +84,7 @@ def manifest(job: DemoJob) -> Object:
 
 
 def failed_checks(job: DemoJob, bound: Sequence[BoundPod]) -> list[str]:
-    """What the story promised of a Job and the objects do not show."""
+    """Checks of a Job that fail on its objects."""
     failures = []
     if len(bound) != job.count:
         failures.append(f"{job.name}: {len(bound)} of {job.count} pods are bound")
@@ -105,10 +105,10 @@ def failed_checks(job: DemoJob, bound: Sequence[BoundPod]) -> list[str]:
 
 
 class JobStory(Story):
-    """The story of Jobs; also says what becomes of each Job.
+    """The story of Jobs; also prints the state of each Job.
 
     Attributes:
-        states: of each Job, in words.
+        states: of each Job, as text.
     """
 
     groups: ClassVar = tuple(
@@ -140,7 +140,7 @@ class JobStory(Story):
         self.failures += failed_checks(job, self.bound[job.name])
 
     async def refresh(self) -> None:
-        """Read everything again; say whose state changed."""
+        """Read everything again; print state changes."""
         await super().refresh()
         jobs = {obj["metadata"]["name"]: obj for obj in await self.listed(kinds.JOBS)}
         before = self.states

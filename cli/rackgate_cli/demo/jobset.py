@@ -26,7 +26,7 @@ from rackgate_cli.demo.story import (
 PODS_PER_JOB: Final = 8
 RUN_SECONDS: Final = 20
 TRAIN, EVAL, NEXT = JOBSET_NAMES
-# Jobs of each JobSet, one rack for each of them; only `train` has a leader.
+# Jobs of each JobSet, one rack for each Job; only `train` has a leader.
 JOBS: Final = {TRAIN: 3, EVAL: 2, NEXT: 3}
 
 
@@ -64,7 +64,7 @@ def _replicated(
 def failed_checks(
     name: str, workers: Sequence[BoundPod], leader: Sequence[BoundPod] = ()
 ) -> list[str]:
-    """What the story promised of a JobSet and the objects do not show.
+    """Checks of a JobSet that fail on its objects.
 
     Args:
         name: of the JobSet.
@@ -94,7 +94,7 @@ class JobSetStory(Story):
         _group(TRAIN, "workers", "A"),
         _group(EVAL, "workers", "B"),
         _group(NEXT, "workers", "C"),
-        # Last: it may share a host with a worker, and its color is the one to see there.
+        # Last: it may share a host with a worker, and its color wins there.
         _group(TRAIN, "leader", "L"),
     )
 

@@ -1,7 +1,7 @@
-"""`rackgate demo --kind raycluster`: a RayCluster grows and shrinks without a stop.
+"""`rackgate demo --kind raycluster`: a RayCluster is resized without a stop.
 
-Nothing simulated runs Ray, so the demo writes what Ray's autoscaler would: `replicas`, and on the
-way down the names of the pods to delete.
+Ray does not run on simulated nodes, so the demo writes what Ray's autoscaler would: `replicas`, and
+for a scale-down the names of the pods to delete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rackgate_cli.demo.story import (
 FIRST: Final = 2
 GROWN: Final = 8
 ASKED: Final = 40
-# Nodes of a block; each worker takes the GPUs of one.
+# Nodes of a block; each worker uses all GPUs of one node.
 MOST: Final = 32
 LAST: Final = 1
 
@@ -113,7 +113,7 @@ class RayClusterStory(Story):
             self.failures.append(f"{RAY_NAME}: suspended by a resize")
 
     async def _check_merged(self, count: int) -> None:
-        """Wait until the Workload counts so many workers and the queue's usage says so."""
+        """Wait until the Workload and the queue's usage count so many workers."""
         gpus = str(count * GPUS_PER_NODE)
 
         async def counted() -> bool:
@@ -126,7 +126,7 @@ class RayClusterStory(Story):
         self.say(f"quota follows: {gpus} GPUs used, one Workload, no slice left")
 
     async def _check_pending(self) -> None:
-        """Wait until the Workload says how many of the workers are pending, and why."""
+        """Wait until the Workload shows how many of the workers are pending, and why."""
 
         async def resize_requested() -> bool:
             resize = await self.condition(RAY_NAME, "ResizeRequested")

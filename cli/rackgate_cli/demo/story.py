@@ -1,4 +1,4 @@
-"""What every story of the demo is built from: what it sees, shows, waits for and cleans up."""
+"""What all stories of the demo share: reading, showing, waiting and deleting."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ def manifest_of(kind: Resource, name: str, spec: Object) -> Object:
 
 @dataclass(frozen=True, slots=True)
 class PodGroupView:
-    """Pods that the picture shows under one letter.
+    """Pods that the picture shows with one letter.
 
     Attributes:
         labels: that its pods carry.
-        rank: of a pod, None when its pods have no order.
+        rank: of a pod, None if its pods have no order.
     """
 
     name: str
@@ -157,19 +157,19 @@ def picture(
 
 
 class Story:
-    """One story: subclasses say what is submitted, what must be seen, and what the picture shows.
+    """One story: subclasses define what is submitted, what is checked, and what is shown.
 
-    Everything that a story knows it reads from the API server, and never takes from its manifests.
+    A story checks only what it reads from the API server, never its own manifests.
 
     Attributes:
-        groups: what the picture shows.
+        groups: pods that the picture shows.
         operators: that the playground needs.
         feature_gates: that the services need.
         legend: lines below the last picture.
         nodes: labels by node name.
         pods: pods of each group that have not ended and are not being deleted.
         ended: groups with a pod that has ended.
-        failures: what was promised and not seen.
+        failures: failed checks.
     """
 
     groups: ClassVar[Sequence[PodGroupView]]
@@ -196,7 +196,7 @@ class Story:
 
     @contextlib.contextmanager
     def live(self) -> Iterator[None]:
-        """On a terminal, keep a picture below the lines that follows the story."""
+        """On a terminal, show a picture below the printed lines and keep it current."""
         if not self.console.is_terminal:
             yield
             return
@@ -216,7 +216,7 @@ class Story:
         }
 
     def picture(self) -> RenderableType:
-        """Who runs in which rack, now."""
+        """The running pods by rack, now."""
         return picture(self.nodes, self.bound, {group.name: group.letter for group in self.groups})
 
     def live_view(self) -> RenderableType:
@@ -241,10 +241,10 @@ class Story:
                 self.ended.add(group.name)
 
     async def until(self, what: str, condition_met: Callable[[], Awaitable[bool]]) -> None:
-        """Refresh and show until a condition holds.
+        """Refresh and show until a condition is true.
 
         Raises:
-            CommandError: it did not hold in time; names what is waited for and what was seen.
+            CommandError: it did not become true in time; names it and the last state.
         """
         end = time.monotonic() + self.limit_s
         while True:
@@ -258,7 +258,7 @@ class Story:
             await asyncio.sleep(0.25)
 
     def seen(self) -> str:
-        """What the last refresh found, for the message of a wait that failed."""
+        """The state at the last refresh, for the message of a wait that failed."""
         return "bound pods: " + ", ".join(
             f"{name}: {len(pods)}" for name, pods in self.bound.items()
         )
@@ -312,7 +312,7 @@ class Story:
         return conditions_of(await self.workload_of(name)).get(type_, {})
 
     async def foreign(self) -> list[str]:
-        """Unfinished Workloads and pods of all namespaces that would take the story's capacity."""
+        """Unfinished Workloads and pods of all namespaces that use capacity of the story."""
         workloads = [
             f"Workload {obj['metadata']['namespace']}/{_name(obj)}"
             for obj in await self.listed(kinds.WORKLOADS, everywhere=True)
@@ -326,7 +326,7 @@ class Story:
         return sorted(workloads) + sorted(pods)
 
     async def clear(self) -> None:
-        """Delete what an earlier demo left.
+        """Delete the objects of an earlier demo.
 
         Raises:
             CommandError: the playground runs something else.

@@ -1,4 +1,4 @@
-"""`rackgate explain`: why a Workload is pending, or what would become of one not yet submitted."""
+"""`rackgate explain`: why a Workload is pending, or what would happen to a manifest."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Explain; return the exit code.
 
     Raises:
-        CommandError: nothing of that name is there, or the cluster cannot be read.
+        CommandError: no object has that name, or the cluster cannot be read.
         UsageError: the command line, the file or the kubeconfig is wrong.
     """
     # NumPy and the engine take longer to import than most verbs take to run.
@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _pretty(value: Any) -> str:
     import json
 
-    # Escaped, so that no name from a cluster can steer a terminal.
+    # Escaped, so that names from a cluster cannot control the terminal.
     return json.dumps(value, indent=2) + "\n"
 
 

@@ -36,7 +36,7 @@ _KINDS = (*map(str.lower, KINDS), "workload", "kwl")
 
 
 class WorkloadExplainer:
-    """Explains Workloads of one cluster; reads it again for each."""
+    """Explains Workloads of one cluster; reads the cluster again for each."""
 
     def __init__(
         self, client: Client, features: Features, excluded: tuple[str, ...], top: int
@@ -60,7 +60,7 @@ class WorkloadExplainer:
         return self._explain_preview(preview_submission(document, namespace, found, default), found)
 
     async def named(self, namespace: str, name: str) -> Explanation:
-        """A Workload by its own name, or by that of its job.
+        """The Workload with that name, or that of the job with that name.
 
         Raises:
             CommandError: there is neither.
@@ -132,7 +132,7 @@ class WorkloadExplainer:
         if unmanaged:
             return _not_managed(key, unmanaged)
         document = msgspec.json.decode(raw)
-        # An object that is read alone may not say what it is.
+        # An object that is read alone may have no kind.
         document |= {"apiVersion": kind.resource.api_version, "kind": kind.name}
         # It keeps what the webhook injected, and is explained as if it were created now.
         preview = preview_submission(document, namespace, found, namespace, stored=True)
@@ -169,7 +169,7 @@ class WorkloadExplainer:
     async def _with_observed_state(
         self, explanation: Explanation, workload: Workload, found: ClusterReading
     ) -> Explanation:
-        """Add what only the objects themselves show: how it ended, and its pods."""
+        """Add state that only the objects show: how the Workload ended, and its pods."""
         if explanation.state == "finished":
             return _with_condition(explanation, workload, WorkloadCondition.FINISHED)
         if explanation.state in _NOT_EXPLAINED:
@@ -189,7 +189,7 @@ class WorkloadExplainer:
 
 
 def _find(found: ClusterReading, namespace: str, name: str) -> Workload | None:
-    """The Workload of that name, else the newest of the job of that name."""
+    """The Workload of that name, else the newest one of the job of that name."""
     workload = found.workloads.get(f"{namespace}/{name}")
     if workload is not None:
         return workload
@@ -215,7 +215,7 @@ def _kind_of(workload: Workload) -> str:
 
 
 def _not_found_message(found: ClusterReading, namespace: str, name: str) -> str:
-    """That nothing has this name, and what has a similar name."""
+    """That no object has this name, and which similar names exist."""
     hint = _similar_names(found, namespace, name)
     if not hint and namespace.partition(".")[0].rstrip("s") in _KINDS:
         hint = "; the part before the slash is a namespace, not a kind"
@@ -322,7 +322,7 @@ def _changes(parent: str, why: Explanation) -> tuple[Remedy, ...]:
 def _line(
     row: WorkloadInfo, podset: str, count: int, slices: Sequence[WorkloadInfo], top: int
 ) -> Resize:
-    """One PodSet and its slices."""
+    """The entry of one PodSet and its slices."""
     beside = sum(
         _pods(one) for one in slices if one.uid not in row.merged_slices and _is_admitted(one)
     )

@@ -1,4 +1,4 @@
-"""A job or Workload that is not submitted: what the webhook would make of it, as a Workload."""
+"""A job or Workload that is not submitted, as the Workload that would be created from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rackgate_webhook.admission.review import Review
 from rackgate_webhook.admission.validate import validate
 
 MAX_BYTES: Final = 8 * 2**20
-# Later than any time in an RFC 3339 text of this epoch: behind all that wait already.
+# Later than any RFC 3339 time of these years: ordered after all pending Workloads.
 LAST: Final = "9999-12-31T23:59:59Z"
 Document = dict[str, Any]
 WORKLOAD: Final = "Workload"
@@ -42,11 +42,11 @@ _KAI_KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SubmissionPreview:
-    """What a manifest would come to.
+    """The result of submitting a manifest.
 
     Attributes:
         name: `namespace/name` of the job or Workload.
-        workload: as it would be queued; None when it is rejected, or left alone.
+        workload: as it would be queued; None if it would be rejected or not managed.
         errors: why it would be rejected.
         warnings: that its user would get.
         unmanaged_reason: why Rackgate would not manage it; "" if it would.
@@ -61,10 +61,10 @@ class SubmissionPreview:
 
 
 def load(path: str, name: str | None) -> Document:
-    """The job or Workload of a file, YAML or JSON; `name` chooses among several.
+    """The job or Workload of a file, YAML or JSON; `name` selects one of several.
 
     Raises:
-        UsageError: the file cannot be read, holds none of both, or several.
+        UsageError: the file cannot be read, has no job or Workload, or has several.
     """
     documents = _documents(path)
     found = [doc for doc in documents if _kind(doc)]
@@ -86,7 +86,7 @@ def load(path: str, name: str | None) -> Document:
 
 
 def _as_json(document: Document, path: str) -> Document:
-    """The document as the API server would get it: it takes no number of any size."""
+    """The document as the API server would get it, which limits the size of numbers."""
     try:
         found: Document = msgspec.json.decode(msgspec.json.encode(document))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -130,17 +130,17 @@ def preview_submission(
     *,
     stored: bool = False,
 ) -> SubmissionPreview:
-    """What the webhook and the assigner would make of a manifest.
+    """What the webhook and the assigner would create from a manifest.
 
     Args:
         document: a job or Workload.
         namespace: from the command line, or None.
         found: the cluster: for priority classes and feature gates.
-        default: namespace where neither names one.
-        stored: it is a job that exists, and is managed already.
+        default: namespace if neither names one.
+        stored: the job exists and is managed already.
 
     Raises:
-        UsageError: the manifest names another namespace than the command line.
+        UsageError: the manifest and the command line name different namespaces.
     """
     kind = _kind(document)
     try:
@@ -221,7 +221,7 @@ def _job(
 def _without_template(
     kind: GenericJob[Any], templates: Sequence[PodTemplate]
 ) -> Iterator[FieldError]:
-    """Templates that are missing: the API server would reject that."""
+    """Missing templates, which the API server would reject."""
     if not templates:
         yield FieldError("spec", f"a {kind.name} needs at least one pod template")
     for one in templates:
@@ -230,7 +230,7 @@ def _without_template(
 
 
 def _misspelled_annotations(templates: Sequence[PodTemplate]) -> Iterator[str]:
-    """Annotations that look like a topology request and are none: nothing else warns of them."""
+    """Annotations similar to a topology request; nothing else warns about them."""
     found = {key for one in templates for key in annotations_of(one.template)}
     for key in sorted(found):
         if key in TOPOLOGY_ANNOTATIONS or not key.startswith(f"{GROUP}/"):
@@ -241,7 +241,7 @@ def _misspelled_annotations(templates: Sequence[PodTemplate]) -> Iterator[str]:
 
 
 def why_job_not_managed(job: JobLike) -> str:
-    """Why Rackgate leaves a job alone, in words."""
+    """Why Rackgate does not manage a job, as text."""
     kind = kind_of(job)
     owner = job.metadata.controller
     if owner is not None and is_child_of_job(job.metadata):
@@ -289,10 +289,10 @@ def _field_error(error: msgspec.ValidationError) -> FieldError:
 
 
 def applied(document: Document, operations: Sequence[JsonPatchOp]) -> Document:
-    """A document after JSON patch operations of ours: add, replace and remove.
+    """A document after our JSON patch operations: add, replace and remove.
 
     Raises:
-        MalformedError: the document holds something else where an object has to be.
+        MalformedError: the document has another value where an object is required.
     """
     result: Document = msgspec.json.decode(msgspec.json.encode(document))
     for operation in operations:

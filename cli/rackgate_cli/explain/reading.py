@@ -1,4 +1,4 @@
-"""Reads a cluster as the assigner does: the same views in the same cache."""
+"""Reads a cluster as the assigner does: the same objects in the same cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rackgate_cli.managed import Selectors, selectors
 from rackgate_cli.target import Progress
 
 TRIES: Final = 3
-# A user without the right to list these still gets an answer.
+# A user who may not list these still gets an explanation.
 OPTIONAL: Final = (
     kinds.WORKLOAD_PRIORITY_CLASSES,
     kinds.PRIORITY_CLASSES,
@@ -65,7 +65,7 @@ async def read(client: Client, cache: Cache, namespace: str) -> ClusterReading:
 
     Args:
         client: only lists.
-        cache: an empty one.
+        cache: an empty cache.
         namespace: of the Workload. It and its LimitRanges are read alone if those of the whole
             cluster may not be listed.
 
@@ -156,7 +156,7 @@ class _Reader:
         self._lists[kind] = found
 
     async def _fallback(self, kind: kinds.Resource, decode: Decode) -> list[Any]:
-        """The part of a kind that may be read although the kind may not be listed."""
+        """The objects of a kind that may be read although the kind may not be listed."""
         if kind is kinds.NAMESPACES:
             with contextlib.suppress(KubeError):
                 return [decode(await self.client.get(kind.path(None, self.namespace)))]

@@ -1,4 +1,4 @@
-"""An explanation as headings, lines and tables for a person."""
+"""An explanation as headings, lines and tables."""
 
 from __future__ import annotations
 

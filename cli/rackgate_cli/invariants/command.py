@@ -1,4 +1,4 @@
-"""`rackgate invariants`: does this cluster keep every promise?"""
+"""`rackgate invariants`: checks the invariants on the objects of a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches a cluster and checks it as it changes, with a bounded share of one core."""
+"""Watches a cluster and checks it after changes, with a limited share of one core."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rackgate_invariants.rules.catalog import Breach
 from rackgate_invariants.rules.workload_slices import check_growth
 from rackgate_invariants.tracker import Change, Tracker
 
-# A check of a large cluster takes a second: pause at least this many times as long.
+# A check of a large cluster takes a second: pause at least this many times its duration.
 REST_FACTOR = 3.0
 # After a disconnection every watch has been retried by then (their backoff ends at 5 s).
 RECOVERY_PAUSE_S = 10.0
@@ -34,8 +34,8 @@ class FollowCallbacks:
 
     Attributes:
         changed: with breaches that started to count, or ended.
-        connection: with a failure, or "" when the API server answers again.
-        synced: when everything was read once.
+        connection: with a failure, or with "" when the API server answers again.
+        synced: after everything was read once.
     """
 
     changed: Callable[[list[Change]], None]
@@ -70,7 +70,7 @@ class _CollectionHandler:
         self.decoded = 0
 
     def _between(self, before: Any, row: Any) -> Iterable[Breach]:
-        """Breaches that only two consecutive versions show."""
+        """Breaches that only two consecutive versions of an object show."""
         if isinstance(row, PodRow):
             return check_removed_gates(before, row)
         if isinstance(row, WorkloadRow) and row.elastic:
@@ -92,7 +92,7 @@ class ClusterFollower:
 
     Attributes:
         interval_s: shortest time between two checks.
-        namespace: of namespaced kinds only this one.
+        namespace: the only namespace to watch.
         recovery_pause_s: pause after a disconnection.
         clock_skew_s: seconds that this machine's clock is ahead of the API server's.
         disconnected: nothing was checked yet, or since the cluster could not be read.
@@ -118,7 +118,7 @@ class ClusterFollower:
 
     async def run(self, stop: asyncio.Event, limit_s: float | None = None) -> None:
         """Check until `stop` is set, or for `limit_s` seconds after everything was read once."""
-        # Later steps of this machine's wall clock have no effect.
+        # Later changes of this machine's wall clock have no effect.
         self._clock_offset = clock.now().timestamp() - self.clock_skew_s - clock.monotonic()
         async with self._watching():
             # Do not wait for a kind that the cluster does not serve; it may be installed later.
@@ -143,7 +143,7 @@ class ClusterFollower:
                 return
 
     async def _end(self) -> None:
-        """Ask whether the API server still answers: quiet watches do not tell."""
+        """Check whether the API server still answers: an idle watch does not show it."""
         if not self.disconnected and self._informers:
             source, _ = self._informers[0]
             why = await read_failure(self.client, source, self.namespace)
@@ -186,7 +186,7 @@ class ClusterFollower:
         return self._informers
 
     def _expected(self) -> list[Informer[Any]]:
-        """Informers of what the cluster serves."""
+        """Informers of the kinds that the cluster serves."""
         return [
             informer
             for source, informer in self._informers
@@ -194,7 +194,7 @@ class ClusterFollower:
         ]
 
     def _now(self) -> float:
-        """The API server's time, as far as it is known: Unix seconds."""
+        """The API server's time, as far as it is known, as Unix seconds."""
         return self._clock_offset + clock.monotonic()
 
     def _event(self, breach: Breach) -> None:
@@ -229,7 +229,7 @@ class ClusterFollower:
             return False
         failed = [(one, source, one.problem) for source, one in self._informers if _failed(one)]
         if failed:
-            # Each of them: a right may have been removed for a single kind.
+            # Check each of them: a right may have been removed for a single kind.
             sources = [source for _, source, _ in failed]
             why = await reason_to_stop(self.client, self.namespace, sources)
             if why:
@@ -238,7 +238,7 @@ class ClusterFollower:
                 return False
             for informer, _, problem in failed:
                 if informer.problem == problem:
-                    informer.problem = ""  # a watch that fails again says so again
+                    informer.problem = ""  # set again if the watch fails again
         self._report_failure("")
         return clock.monotonic() >= self._recovered_at
 

@@ -1,7 +1,7 @@
-"""What may be read, whether it still may be, and how far the clocks differ.
+"""Which collections may be read, now and later, and the difference between the clocks.
 
 Only overdue deletions and the patience of a single check compare this machine's time with times in
-objects. It is corrected by the `Date` of the API server's answers.
+objects. The `Date` header of the API server's answers corrects it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rackgate_cli.errors import CommandError, first_error
 from rackgate_invariants.reading import SOURCES, Source, is_absent, unreadable_reason
 
 PROBE_S = 2.0
-# Longer than a slow answer takes, and short enough for a user who interrupts.
+# Longer than a slow answer, and short enough for a user who interrupts.
 ANSWER_S = 10.0
 
 
@@ -35,7 +35,7 @@ async def namespace_is_known(client: Client, namespace: str) -> bool:
         False if it may not be read; many users may only read the objects in it.
 
     Raises:
-        CommandError: there is no such namespace.
+        CommandError: the namespace does not exist.
         KubeError: the API server does not answer.
     """
     try:
@@ -100,7 +100,7 @@ async def _denied_reason(client: Client, source: Source, namespace: str | None) 
     except ForbiddenError:
         return f"{source.resource.plural} may not be watched"
     except (TimeoutError, GoneError):
-        pass  # a watch without an error is allowed; an old version only says that time passed
+        pass  # a watch without an error is allowed; an expired version only means that time passed
     return ""
 
 
@@ -135,7 +135,7 @@ async def read_failure(client: Client, source: Source, namespace: str | None) ->
 
 # A `Date` has whole seconds and is written before the answer arrives: ignore less than this.
 TOLERANCE_S: Final = 5.0
-# Any path that needs no right of its own.
+# A path that needs no authorization.
 VERSION_PATH: Final = "/version"
 
 
@@ -148,7 +148,7 @@ async def clock_skew_s(client: Client) -> float:
     try:
         await client.get(VERSION_PATH)
     except KubeError as error:
-        # A rejection has a date like any other answer.
+        # A rejection has a `Date`, too.
         if not error.status:
             raise
     return difference(client.server_date, clock.now().timestamp())
@@ -159,7 +159,7 @@ def difference(date: str, own: float) -> float:
 
     Args:
         date: the header; a malformed one counts as no difference.
-        own: Unix time at the arrival of the answer.
+        own: Unix time when the answer arrived.
 
     Returns:
         0.0 if rounding and latency explain the difference; negative if `own` is behind.

@@ -97,7 +97,7 @@ async def once(client: Client, tracker: Tracker, arguments: argparse.Namespace) 
         _warnings(cluster, clock_skew, namespace_known),
     )
     if arguments.json:
-        # Escaped, so that no name from a cluster can steer a terminal.
+        # Escaped, so that names from a cluster cannot control the terminal.
         sys.stdout.write(json.dumps(view.document(result), indent=2) + "\n")
     else:
         show(view.result_blocks(result))
@@ -109,7 +109,7 @@ async def _namespace_known(client: Client, namespace: str | None) -> bool:
 
 
 def _warnings(cluster: Cluster, clock_skew: float, namespace_known: bool) -> list[str]:
-    """Why the answer is less certain."""
+    """Why the result is less certain."""
     found = [clock_warning(clock_skew)] if clock_skew else []
     if not (namespace_known or cluster.pods or cluster.workloads or cluster.jobs):
         found.append("no objects were found, and the namespace may not be read: does it exist?")
@@ -150,7 +150,7 @@ async def watch(client: Client, tracker: Tracker, arguments: argparse.Namespace)
     namespace_known = await _namespace_known(client, arguments.namespace)
     unread = await unreadable_collections(client, arguments.namespace)
     _require_essential(unread)
-    # Until here an interrupt ends the command like any other.
+    # Until here an interrupt ends the command as usual.
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -223,7 +223,7 @@ class _WatchPrinter:
         self.printer.line(f"watching {view.format_extent(cluster)}", "watching", more)
 
     def end(self, unchecked_s: float, *, disconnected: bool) -> None:
-        """The summary; nothing was checked for `unchecked_s`, nor at the end if disconnected."""
+        """Print the summary; `unchecked_s` is the time in which nothing was checked."""
         cluster, total = self.world.cluster(0.0), self.tracker.total
         active = len(self.tracker.active_breaches)
         text = f"watched {view.format_extent(cluster)}: {view.format_breaches(total)}"

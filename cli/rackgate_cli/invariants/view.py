@@ -25,7 +25,7 @@ class CheckResult:
     Attributes:
         found: breaches that count.
         skipped_rules: each with the reason.
-        warnings: why the answer is less certain.
+        warnings: why the result is less certain.
     """
 
     cluster: Cluster

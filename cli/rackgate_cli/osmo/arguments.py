@@ -1,4 +1,4 @@
-"""Arguments that the verbs of `rackgate osmo` share; light, as every `--help` imports it."""
+"""Arguments that the verbs of `rackgate osmo` share; few imports, as every `--help` loads it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def new_verb(
     description: str,
     epilog: str,
 ) -> argparse.ArgumentParser:
-    """Add a verb. Its rejections are printed for programs, too, when `--json` is given."""
+    """Add a verb. With `--json` its rejections are also printed as JSON."""
 
     def run_verb(arguments: argparse.Namespace) -> int:
         from rackgate.kube.errors import KubeError
@@ -80,7 +80,7 @@ def add_workflow(parser: argparse.ArgumentParser) -> None:
 
 
 def add_kai(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say for which KAI objects are made, and how."""
+    """Add the arguments that select KAI's version and the profile of the objects."""
     parser.add_argument(
         "--kai",
         choices=KAI_VERSIONS,
@@ -96,7 +96,7 @@ def add_kai(parser: argparse.ArgumentParser) -> None:
 
 
 def add_nodes(parser: argparse.ArgumentParser, default: str = "those of the cluster") -> None:
-    """Add the arguments that name a list of nodes and choose among them."""
+    """Add the arguments that name a list of nodes and select among them."""
     parser.add_argument(
         "--nodes",
         metavar="FILE",
@@ -128,7 +128,7 @@ def check_streams(arguments: argparse.Namespace) -> None:
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that choose a cluster, as the other verbs have them."""
+    """Add the arguments that choose a cluster, the same as those of the other verbs."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--state", metavar="DIR", help="folder of a playground (see $RACKGATE_STATE)"
@@ -138,7 +138,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def add_objects(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which objects are made, and how they are called."""
+    """Add the arguments that select the objects and their names."""
     add_names(parser)
     parser.add_argument(
         "--pods",
@@ -162,7 +162,7 @@ def add_names(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tolerations(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say what the pods tolerate beside what the pool says."""
+    """Add the arguments for tolerations in addition to those of the pool."""
     parser.add_argument(
         "--tolerate",
         metavar="KEY",

@@ -1,4 +1,4 @@
-"""`rackgate osmo check`: what the real KAI would do wrong with a workflow."""
+"""`rackgate osmo check`: known defects of KAI that a workflow would trigger."""
 
 from __future__ import annotations
 

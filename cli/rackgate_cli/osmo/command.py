@@ -39,7 +39,7 @@ exit codes:
 
 
 def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb `osmo` with its own verbs, those whose modules are installed."""
+    """Add the verb `osmo` with those of its own verbs whose modules are installed."""
     parser = subparsers.add_parser(
         "osmo",
         help="OSMO pools and workflows to objects of the KAI scheduler",

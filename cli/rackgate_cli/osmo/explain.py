@@ -1,4 +1,4 @@
-"""`rackgate osmo explain`: whether and where a workflow can go, and what KAI will do."""
+"""`rackgate osmo explain`: whether and where a workflow fits, and what KAI will do."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 class _Schema(argparse.Action):
-    """Prints the JSON schema and ends, whatever else is missing."""
+    """Prints the JSON schema and exits, even if required arguments are missing."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         """Print it."""
@@ -159,7 +159,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     found = explain(request, nodes)
     if arguments.json:
-        # Escaped, so that no name from a cluster can steer a terminal.
+        # Escaped, so that names from a cluster cannot control the terminal.
         sys.stdout.write(json.dumps(msgspec.to_builtins(found), indent=2) + "\n")
     else:
         show(_blocks(found))
@@ -167,7 +167,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _namespace(arguments: argparse.Namespace, inputs: Inputs) -> str | None:
-    """Where the workflow's pods are; None where nothing tells."""
+    """The namespace of the workflow's pods; None if nothing names it."""
     from rackgate_cli.osmo.inputs import namespace_of, target_of
 
     found = namespace_of(arguments.namespace, inputs.namespace)
@@ -176,11 +176,11 @@ def _namespace(arguments: argparse.Namespace, inputs: Inputs) -> str | None:
     return found
 
 
-# -- for a person ----------------------------------------------------------------------------
+# -- as text ---------------------------------------------------------------------------------
 
 
 def _blocks(found: WorkflowExplanation) -> Iterator[Block]:
-    """Everything worth reading, the answer first."""
+    """The explanation as text, the answer first."""
     title = f"workflow {found.workflow} in pool {found.pool}"
     yield Line(f"{title}: {_ANSWERS[found.answer]}", "bold")
     well = found.answer == found.kai_result == "scheduled"

@@ -1,4 +1,4 @@
-"""What the verbs of `rackgate osmo` are given: pools, a workflow, and the objects made of both."""
+"""Inputs of the verbs of `rackgate osmo`: pools, a workflow, and the objects built from both."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def read_documents(path: str) -> list[Any]:
     """The documents of a file, empty ones left out; a document that is a list counts as several.
 
     Raises:
-        UsageError: it cannot be read, is too large, or holds what no API server could be sent.
+        UsageError: it cannot be read, is too large, or has values that JSON lacks.
     """
     raw = read_upto(path, MAX_BYTES)
     if len(raw) > MAX_BYTES:
@@ -69,7 +69,7 @@ def read_documents(path: str) -> list[Any]:
 
 
 def dump_documents(documents: list[Any]) -> str:
-    """Objects as YAML, in the order of their fields, each document begun by `---`."""
+    """Objects as YAML, in the order of their fields, each document after `---`."""
     text: str = yaml.dump_all(
         documents,
         Dumper=_Dumper,
@@ -81,22 +81,22 @@ def dump_documents(documents: list[Any]) -> str:
     return text
 
 
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # chosen here
-    """Writes every object in full: the readers above reject aliases."""
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # dynamic base
+    """Writes no aliases, because `plain_yaml` rejects them."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 class RejectedInputError(UsageError):
-    """A pool or a workflow breaks rules: every rejection with its field, value and remedy.
+    """A pool or a workflow is rejected: each rejection has its field, value and remedy.
 
     Attributes:
-        source: its file, or where in the cluster.
+        source: its file, or its address in the cluster.
     """
 
     def __init__(self, source: str, rejections: Sequence[Rejection]) -> None:
-        # Cleaned by character: a message may be longer than a cell of a table.
+        # Character by character, because `clean` truncates text to a table cell.
         lines = ["".join(map(clean, str(rejection))) for rejection in rejections[:_SHOWN]]
         if len(rejections) > _SHOWN:
             lines.append(f"and {len(rejections) - _SHOWN} more")
@@ -105,7 +105,7 @@ class RejectedInputError(UsageError):
         self.source, self.rejections = source, tuple(rejections)
 
     def document(self) -> dict[str, Any]:
-        """The rejections for programs."""
+        """The rejections as JSON data."""
         return {"refused": [{"file": self.source, **asdict(one)} for one in self.rejections]}
 
 
@@ -120,7 +120,7 @@ def _read_or_reject(source: str, read: Callable[[], T]) -> T:
 
 
 def pools_of_file(path: str) -> list[Pool]:
-    """The pools of a file, at least one: as OSMO writes them, or as objects of the cluster."""
+    """The pools of a file, at least one: in OSMO's format, or as objects of the cluster."""
     documents = read_documents(path)
     if not documents:
         raise UsageError(f'"{path}" holds no pool')
@@ -171,9 +171,9 @@ def pool_of_cluster(arguments: argparse.Namespace, name: str) -> Pool:
 
 
 async def find_pool(client: Client, name: str) -> Pool | None:
-    """The pool of that name; None where there is none, or the cluster serves no pools."""
+    """The pool of that name; None if it does not exist, or the cluster does not serve pools."""
     if len(name) > MAX_NAME or not _OBJECT_NAME.fullmatch(name):
-        return None  # of such a name there is none, and its path would lead elsewhere
+        return None  # not a valid name, and it would change the URL path
     try:
         document = json.loads(await client.get(kinds.OSMO_POOLS.path(None, name)))
     except NotFoundError:
@@ -230,12 +230,12 @@ def target_of(arguments: argparse.Namespace) -> ClusterTarget:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """A pool and a workflow that fit each other.
+    """A pool, and a workflow that is valid in it.
 
     Attributes:
-        pool_of_cluster: whether the pool is an object of the cluster; else it is of a file.
-        document: what the workflow was read from, as OSMO's users write it.
-        namespace: of a Workflow object; None when it names none, and for a plain workflow.
+        pool_of_cluster: whether the pool is an object of the cluster, not of a file.
+        document: what the workflow was read from, in OSMO's format.
+        namespace: of a Workflow object; None if it names none, and for a plain workflow.
     """
 
     pool: Pool
@@ -280,7 +280,7 @@ def read_inputs(arguments: argparse.Namespace) -> Inputs:
 
 
 def _with_tolerations(pool: Pool, arguments: argparse.Namespace) -> Pool:
-    """The pool with what the command line says of taints."""
+    """The pool with the tolerations of the command line."""
     more = tuple(
         Toleration(key=key, operator="Exists") for key in getattr(arguments, "tolerate", ())
     )
@@ -291,7 +291,7 @@ def _with_tolerations(pool: Pool, arguments: argparse.Namespace) -> Pool:
 
 
 def _plain_workflow(path: str, document: Any) -> tuple[Any, str | None, str | None]:
-    """A workflow as OSMO's users write it; its pool and namespace, where an object names them."""
+    """A workflow in OSMO's format; its pool and namespace, if an object names them."""
     if not isinstance(document, dict) or "apiVersion" not in document:
         return document, None, None
     kind = kinds.OSMO_WORKFLOWS
@@ -339,7 +339,7 @@ def namespace_of(asked: str | None, written: str | None) -> str | None:
 
 
 def names_of(given: Iterable[str], workflow: Workflow) -> Mapping[str, str] | None:
-    """PodGroup names by task group, of `--names`."""
+    """PodGroup names by task group, from `--names`."""
     found: dict[str, str] = {}
     known = [group.name for group in workflow.groups]
     for entry in (part for text in given for part in text.split(",") if part):
@@ -365,11 +365,11 @@ def names_of(given: Iterable[str], workflow: Workflow) -> Mapping[str, str] | No
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """What a workflow comes to.
+    """The objects of a workflow.
 
     Attributes:
         pods: of the tasks that have an image; none with `--no-pods`.
-        left_out: fields of tasks that no Pod carries.
+        left_out: fields of tasks that are not copied to Pods.
     """
 
     inputs: Inputs
@@ -383,11 +383,11 @@ def objects_of(
     default: str | None = None,
     nodes: Sequence[Mapping[str, str]] | None = None,
 ) -> Objects:
-    """The objects that the arguments of a verb ask for.
+    """The objects that the arguments of a verb request.
 
     Args:
         arguments: those of `add_workflow`, `add_kai`, `add_objects`, and `namespace`.
-        default: namespace where neither the command line nor a Workflow object names one.
+        default: namespace if neither the command line nor a Workflow object names one.
         nodes: labels of every node of the pool, for the robust profile.
 
     Raises:

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         sys.stdout.write(dump_documents([{"pools": documents}]))
     else:
-        # Escaped, so that no name from a cluster can steer a terminal.
+        # Escaped, so that names from a cluster cannot control the terminal.
         sys.stdout.write(json.dumps({"pools": documents}, indent=2) + "\n")
     return 0
 

@@ -1,4 +1,4 @@
-"""The nodes of a pool: from a file, short or as kubectl prints them, or from a cluster."""
+"""The nodes of a pool: from a file (short form or kubectl output), or from a cluster."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _SHORT: Final = {
 
 
 def nodes_of(arguments: argparse.Namespace, pool: Pool | None = None) -> Nodes:
-    """The pool's nodes: of the file that is named, else of the cluster.
+    """The pool's nodes: from the file that is named, else from the cluster.
 
     Args:
-        arguments: name the file or the cluster, and may choose nodes by their labels.
-        pool: chooses nodes, too; None where nothing but the arguments does.
+        arguments: name the file or the cluster, and may select nodes by labels.
+        pool: also selects nodes; None if only the arguments do.
 
     Raises:
         CommandError: nodes or pods may not be listed.
@@ -63,9 +63,9 @@ def nodes_of(arguments: argparse.Namespace, pool: Pool | None = None) -> Nodes:
 
 
 def _nodes_of_file(path: str) -> Nodes:
-    """Nodes of a file: `{count, cpu, labels}` each, or what `kubectl get nodes -o yaml` prints.
+    """Nodes of a file: `{count, cpu, labels}` each, or the output of `kubectl get nodes -o yaml`.
 
-    A list that kubectl printed may hold pods, too (`kubectl get nodes,pods -A -o yaml`).
+    That output may include pods, too (`kubectl get nodes,pods -A -o yaml`).
     """
     documents = read_documents(path)
     if len(documents) == 1 and isinstance(documents[0], dict) and set(documents[0]) == {"nodes"}:
@@ -76,7 +76,7 @@ def _nodes_of_file(path: str) -> Nodes:
 
 
 async def _nodes_of_cluster(target: ClusterTarget) -> Nodes:
-    """Nodes and bound pods that an API server shows."""
+    """Nodes and bound pods of a cluster."""
     progress = Progress()
     async with target.client() as client:
         try:
@@ -110,7 +110,7 @@ async def _listed(
 
 
 def _printed(path: str, documents: list[Any]) -> Nodes:
-    """Objects as kubectl prints them, alone or in lists."""
+    """The objects in kubectl output, alone or in lists."""
     nodes: list[NodeInfo] = []
     pods: list[core.Pod] = []
     seen_pods = False
@@ -157,14 +157,14 @@ def _converted(item: Mapping[str, Any], view: type[Any], where: str) -> Any:
 
 
 def short_nodes(path: str, documents: list[Any]) -> Nodes:
-    """Nodes in the short form; an entry may stand for several that are alike.
+    """Nodes in the short form; one entry may describe several equal nodes.
 
     Args:
-        path: what errors call the list.
+        path: name of the list in errors.
         documents: objects with `count`, sizes (`cpu`, `memory`, ...) and `labels`.
 
     Raises:
-        UsageError: an entry is no such object.
+        UsageError: an entry is not such an object.
     """
     nodes: list[NodeInfo] = []
     for index, entry in enumerate(documents):

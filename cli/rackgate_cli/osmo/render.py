@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rackgate_cli.osmo.inputs import objects_of
 
     found = objects_of(arguments, nodes=_labels(arguments))
-    # Build everything before the first line: if anything is rejected, nothing is printed to apply.
+    # Build everything before printing: if anything is rejected, no object is printed.
     text = json.dumps(_document(found), indent=2) + "\n" if arguments.json else _yaml(found)
     print_left_out(found)
     sys.stdout.write(text)
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _labels(arguments: argparse.Namespace) -> list[Mapping[str, str]] | None:
-    """Labels of the nodes of a file, for the one profile that heeds them."""
+    """Labels of the nodes in a file; only the robust profile uses them."""
     if arguments.nodes is None:
         if arguments.selector:
             raise UsageError("-l chooses among nodes: name their file with --nodes")
@@ -90,7 +90,7 @@ def _labels(arguments: argparse.Namespace) -> list[Mapping[str, str]] | None:
 
 
 def print_left_out(found: Objects) -> None:
-    """Name the fields of tasks that no Pod carries, on stderr."""
+    """Name the fields of tasks that are not copied to Pods, on stderr."""
     from rackgate_cli.tables import clean
 
     if found.left_out:
@@ -108,7 +108,7 @@ def _document(found: Objects) -> dict[str, Any]:
 
 
 def _memberships(found: Objects, without: Collection[tuple[str, str]]) -> list[dict[str, Any]]:
-    """What the pods of tasks must carry; tasks of equal marks are one entry."""
+    """Labels and annotations that the pods of tasks need; tasks with equal ones are one entry."""
     entries: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, Any]] = {}
     selector = found.inputs.pool.node_selector
     for member, marks in found.built.pods.items():
@@ -139,7 +139,7 @@ def _yaml(found: Objects) -> str:
 
 
 def _comments(found: Objects) -> Iterator[str]:
-    """What the pods of tasks must carry that are not made here."""
+    """Labels and annotations of the pods that are not rendered here, as YAML comments."""
     made = frozenset(
         (group.name, task.name)
         for group in found.inputs.workflow.groups

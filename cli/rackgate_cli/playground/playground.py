@@ -47,7 +47,7 @@ def up(
     source: DownloadSource | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Start a playground, or what is missing of it; returns when everything is ready.
+    """Start a playground, or its missing components; returns when everything is ready.
 
     Args:
         state: its folder, None for the default one.
@@ -55,10 +55,10 @@ def up(
         services: which of the three services run.
         operators: which of "jobset", "kuberay" and "kai-crds" to add to those it has.
         feature_gates: of the services, added to those set before.
-        lease_duration: seconds of the services' Leases; None for what was set before, 15 at first.
+        lease_duration: seconds of the services' Leases; None keeps the value, which is 15 at first.
         audit: let the API server write `audit.log` into the folder.
-        source: a download of binaries, None for what the environment names.
-        progress: prints what happens, to stderr by default.
+        source: a download of binaries, None for the one that the environment names.
+        progress: prints the steps, to stderr by default.
 
     Returns:
         The playground's folder.
@@ -151,7 +151,7 @@ def down(state: str | Path | None = None, *, purge: bool = False, quiet: bool = 
 
 
 def scale(state: str | Path | None, service: str, count: int) -> None:
-    """Set the replicas of a service, and start or stop some."""
+    """Set the number of replicas of a service, and start or stop replicas."""
     with _locked_playground(state) as cluster:
         cluster.playground.replicas[service] = count
         cluster.folder.save(cluster.playground)
@@ -251,9 +251,9 @@ def component_names(playground: Playground) -> list[str]:
 
 
 def status(state: str | Path | None = None) -> dict[str, Any]:
-    """Return what runs, in the shape that `rackgate status --json` prints.
+    """Return what runs, in the format of `rackgate status --json`.
 
-    A component that does not run has pid null; "ready" is its answer now.
+    A component that does not run has pid null; "ready" is its current answer.
 
     Raises:
         CommandError: there is no playground in that folder.

@@ -1,4 +1,4 @@
-"""`rackgate preflight`: what prevents an installation into this cluster. Only reads."""
+"""`rackgate preflight`: finds what prevents an installation into this cluster. Only reads."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def read(client: Client, namespace: str) -> ClusterSnapshot:
     """Read what `findings` needs.
 
     Raises:
-        KubeError: something may not be read, so no answer is possible.
+        KubeError: an object cannot be read, so there is no result.
     """
     from rackgate.api import names
     from rackgate.api import resources as kinds

@@ -1,4 +1,4 @@
-"""What prevents an installation of Rackgate into a cluster, each with what to do."""
+"""Findings that prevent an installation of Rackgate into a cluster, each with a remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Object = Mapping[str, Any]
 
 PART_OF: Final = "app.kubernetes.io/part-of"
 OURS: Final = "rackgate"
-# Oldest API server whose ValidatingAdmissionPolicies and selectable fields suffice.
+# Oldest API server with the ValidatingAdmissionPolicies and selectable fields that are needed.
 OLDEST_VERSION: Final = (1, 30)
 # Kueue's leader election; a recent renewal shows that Kueue runs.
 KUEUE_LEASE: Final = "c1f6bfd2.kueue.x-k8s.io"
@@ -44,11 +44,11 @@ _UPGRADE: Final = "docs/tasks/upgrade.md"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to know before an installation.
+    """One finding before an installation.
 
     Attributes:
         conflict: it prevents an installation.
-        what: was found.
+        what: what was found.
         remedy: what to do about it.
     """
 
@@ -68,7 +68,7 @@ class ClusterSnapshot:
         api_services: APIServices.
         crds: CustomResourceDefinitions of Kueue's group.
         deployments: of all namespaces.
-        leases: of Kueue's name, in any namespace.
+        leases: with the name of Kueue's Lease, in any namespace.
         bindings: ClusterRoleBindings.
         namespace: the one to install into, None if it does not exist.
         now: by this machine's clock.
@@ -87,7 +87,7 @@ class ClusterSnapshot:
 
 
 def findings(seen: ClusterSnapshot, namespace: str) -> list[Finding]:
-    """Everything that prevents an installation into `namespace`, or should be known before it."""
+    """All conflicts with an installation into `namespace`, and warnings."""
     return [
         *_version(seen),
         *_kueue(seen),
@@ -169,7 +169,7 @@ def _is_fresh(lease: Object, now: datetime | None) -> bool:
 
 
 def _kueue_crds(seen: ClusterSnapshot) -> Iterator[Finding]:
-    """CRDs that Kueue left."""
+    """CRDs that an uninstalled Kueue has left in the cluster."""
     ours = [crd for crd in seen.crds if _name(crd) in OUR_KINDS]
     old = sorted(
         _name(crd)
@@ -223,7 +223,7 @@ def _other_installations(seen: ClusterSnapshot, namespace: str) -> Iterator[Find
 
 
 def _uninstall_in_progress(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
-    """An uninstall that is in progress, or was not finished."""
+    """An uninstall that is in progress, or was interrupted."""
     leaving = [
         f"ClusterRoleBinding {_name(found)}"
         for found in seen.bindings
@@ -243,7 +243,7 @@ def _uninstall_in_progress(seen: ClusterSnapshot, namespace: str) -> Iterator[Fi
 
 
 def _old_name_objects(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
-    """Objects of a version whose cluster-wide names did not carry the namespace."""
+    """Objects of a version whose cluster-wide names did not include the namespace."""
     old = [
         f"{found['kind']} {_name(found)}"
         for found in (*seen.webhooks, *seen.policies, *seen.bindings)

@@ -1,8 +1,8 @@
 """Which objects belong to an installation, which of them stay, and which belong to others.
 
 The cluster's marker names the active installation. `kubectl delete` removes the marker at once,
-while the roles and bindings of active services stay until these released what they hold; then the
-roles and bindings tell. Only cluster-wide objects count: in a namespace anybody may write objects
+while the roles and bindings of active services stay until these have cleaned up; then the roles and
+bindings identify it. Only cluster-wide objects count: in a namespace any user may create objects
 with the labels of Rackgate.
 """
 
@@ -46,7 +46,7 @@ FOREIGN_KINDS: Final = (
     kinds.CONFIG_MAPS,
     kinds.SERVICES,
 )
-# Objects without labels: the certificate, created by the webhook or by cert-manager, and Leases.
+# Objects without labels: the certificate (of the webhook or cert-manager), and Leases.
 CREATED_BY_SERVICES: Final[Mapping[Resource, frozenset[str]]] = {
     kinds.SECRETS: frozenset(
         {"rackgate-webhook-tls", "rackgate-webhook-ca", "rackgate-webhook-certificate"}

@@ -28,7 +28,7 @@ from rackgate_ungater.uninstall import gated_pods, release_pods
 
 _LABEL: Final = f"{PART_OF}={OURS}"
 _POLL_S: Final = 0.3
-# First what can block users: policies reject, and webhooks are called.
+# Policies and webhooks first, because they can block users.
 _BLOCKING: Final = (
     kinds.ADMISSION_POLICY_BINDINGS,
     kinds.ADMISSION_POLICIES,
@@ -65,7 +65,7 @@ class InstallationSurvey:
     Attributes:
         namespace: of the installation.
         running: managed jobs that are not suspended.
-        waiting: managed jobs that are.
+        waiting: managed jobs that are suspended.
         gated: pods with a gate of Rackgate.
         counts: queues, flavors, topologies and Workloads, by kind.
         shared: objects of others in the namespace, which then stays.
@@ -87,10 +87,10 @@ class UninstallResult:
 
     Attributes:
         report: of jobs and finalizers.
-        pods: that were released to the scheduler.
+        pods: pods that were ungated.
         deleted: objects of the installation.
         crds: that were deleted.
-        left: what is not deleted in time, or was rejected.
+        left: what was not deleted in time, or was rejected.
     """
 
     report: UninstallReport = field(default_factory=UninstallReport)
@@ -234,7 +234,7 @@ class Uninstaller:
         done.left += await self._until_empty(gone)
 
     async def _until_empty(self, look: Callable[[], Awaitable[list[str]]]) -> list[str]:
-        """Poll until nothing is found; returns what is left after the timeout."""
+        """Poll until no object is found; returns those left after the timeout."""
         clock = asyncio.get_running_loop().time
         until = clock() + self._timeout_s
         while True:

@@ -1,4 +1,4 @@
-"""From the JSON of Jobs, JobSets and RayClusters to rows of one shape."""
+"""Converts the JSON of Jobs, JobSets and RayClusters to rows of one type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PODSET: Final = "main"
 HEAD: Final = "head"
 # Kind that creates child Jobs -> API group.
 _PARENT_GROUPS: Final = {"JobSet": names.JOBSET_GROUP, "RayCluster": names.RAY_GROUP}
-# Value of `spec.managedBy` that stands for a kind's own controller.
+# Value of `spec.managedBy` that names the controller of the kind itself.
 _CONTROLLERS: Final = {
     "Job": "kubernetes.io/job-controller",
     "JobSet": "jobset.sigs.k8s.io/jobset-controller",
@@ -36,7 +36,7 @@ class _TemplateSpec(View, frozen=True):
 
 
 class Template(View, frozen=True):
-    """A pod template, as far as Rackgate writes to it."""
+    """The fields of a pod template that Rackgate writes."""
 
     metadata: core.Meta = core.Meta()
     spec: _TemplateSpec = _TemplateSpec()
@@ -218,11 +218,11 @@ def _row(
     podset_by_child_job: str = "",
     is_elastic_job: bool = False,
 ) -> rows.JobRow:
-    """What all kinds have in common."""
+    """The row of any kind of job."""
     meta, spec, conditions = job.metadata, job.spec, job.status.conditions
     queue = meta.labels.get(names.QUEUE_LABEL)
     true = {condition.type for condition in conditions if condition.status == "True"}
-    # Only Jobs are created by another kind: other kinds with a queue label are jobs themselves.
+    # Only Jobs are children of another kind: other kinds with a queue label are jobs themselves.
     parent = _parent_of(meta) if kind == "Job" else None
     injected, created = _all_injected(templates, is_elastic_job=is_elastic_job)
     first = next(iter(templates.values()), Template())
@@ -282,7 +282,7 @@ def _parent_of(meta: core.Meta) -> core.OwnerReference | None:
 
 
 def _suspend_changed_at(job: _Job | _JobSet | _RayCluster) -> float:
-    """When it was last created, suspended or resumed, by its status."""
+    """When it was last created, suspended or resumed, according to its status."""
     turned = [c.last_transition_time for c in job.status.conditions if "Suspend" in c.type]
     moments = [job.metadata.creation_timestamp, job.status.start_time, *turned]
     return max(map(seconds, moments))
@@ -291,7 +291,7 @@ def _suspend_changed_at(job: _Job | _JobSet | _RayCluster) -> float:
 def _all_injected(
     templates: Mapping[str, Template], *, is_elastic_job: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What Rackgate injected into templates, and the part of it that the webhook injected."""
+    """What Rackgate injected into the templates, and which of it the webhook injected."""
     injected: list[str] = []
     created: list[str] = []
     for name, template in templates.items():
@@ -303,14 +303,14 @@ def _all_injected(
 
 
 def _injected(template: Template, *, is_elastic_job: bool) -> tuple[Iterable[str], Iterable[str]]:
-    """What an admission injects, and what the webhook injects."""
+    """What admission injected, and what the webhook injected."""
     annotations, labels, gates = (
         template.metadata.annotations,
         template.metadata.labels,
         template.gates,
     )
     by_topology = any(key in annotations for key in names.TOPOLOGY_ANNOTATIONS)
-    # What, its name, where it would be, and whether the webhook injects it.
+    # Type, name, the mapping that would have it, and whether the webhook injects it.
     possible: tuple[tuple[str, str, Container[str], bool], ...] = (
         ("annotation", names.WORKLOAD_ANNOTATION, annotations, False),
         ("annotation", names.ELASTIC_ANNOTATION, annotations, is_elastic_job),

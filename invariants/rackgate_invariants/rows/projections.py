@@ -1,4 +1,4 @@
-"""From the JSON of nodes and pods to their rows; fields that no rule reads are not decoded."""
+"""Converts the JSON of nodes and pods to rows; fields that no rule reads are not decoded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Decode = Callable[[bytes | msgspec.Raw], R]
 
 # The Job controller's label on pods; it remains when a pod loses its controller.
 CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
-# KubeRay's node type of a head, and the name of its PodSet.
+# KubeRay's node type of a head, which is also the name of its PodSet.
 RAY_HEAD: Final = "head"
 UNGATER: Final = "rackgate-ungater"
 ADMISSION_MANAGERS: Final = (str(names.FieldManager.ADMISSION), "kueue-admission")
@@ -32,7 +32,7 @@ SHARED_LIMIT: Final = 65536
 
 @lru_cache(maxsize=65536)
 def seconds(moment: str | None) -> float:
-    """Unix time of a timestamp; 0 for none, or for a malformed one."""
+    """Unix time of a timestamp; 0 if it is missing or malformed."""
     try:
         return datetime.fromisoformat(moment).timestamp() if moment else 0.0
     except ValueError:
@@ -40,7 +40,7 @@ def seconds(moment: str | None) -> float:
 
 
 class Managed(View, frozen=True):
-    """Who wrote last, and when."""
+    """One entry of the managed fields: who wrote, and when."""
 
     manager: str = ""
     subresource: str = ""
@@ -54,7 +54,7 @@ class ManagedMeta(core.Meta, frozen=True):
 
 
 def written_at(meta: ManagedMeta, managers: Iterable[str], subresource: str) -> float:
-    """When one of these managers wrote last; 0 for never."""
+    """When one of these managers wrote last; 0 if none did."""
     return max(
         (
             seconds(entry.time)
@@ -66,7 +66,7 @@ def written_at(meta: ManagedMeta, managers: Iterable[str], subresource: str) -> 
 
 
 def _amounts(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
-    """Amounts by resource; one that cannot be read counts as absent."""
+    """Amounts by resource; malformed ones are left out."""
     found: dict[str, int] = {}
     for resource, value in quantities.items():
         try:
@@ -98,7 +98,7 @@ def node_row(raw: bytes | msgspec.Raw) -> rows.NodeRow:
 
 
 class _Container(View, frozen=True):
-    """Resources stay raw: pods of one Job share them, and they are the key of a cache."""
+    """Resources stay raw JSON: pods of one Job share them, and they are the key of a cache."""
 
     name: str = ""
     resources: msgspec.Raw = msgspec.Raw(b"{}")
@@ -106,7 +106,7 @@ class _Container(View, frozen=True):
 
 
 class _ContainerStatus(View, frozen=True):
-    """What is allocated to a container; raw, too."""
+    """Resources allocated to a container; also raw JSON."""
 
     name: str = ""
     resources: msgspec.Raw = msgspec.Raw(b"")
@@ -256,7 +256,7 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
         terminating=meta.deletion_timestamp is not None,
         ends_at=seconds(meta.deletion_timestamp),
         created_at=created_at,
-        # By the scheduler's clock, which may be behind that of the API server.
+        # By the clock of kube-scheduler, which may be behind that of the API server.
         scheduled_at=max(created_at, seconds(bound.last_transition_time) if bound else 0.0),
         ungater_wrote_at=written_at(meta, (UNGATER,), ""),
     )
@@ -269,5 +269,5 @@ def _index(meta: core.Meta) -> int:
 
 
 def _number(text: str) -> int:
-    """The number in a label; -1 if it is none."""
+    """The number in a label; -1 if it is missing or malformed."""
     return int(text) if text.isdecimal() and len(text) <= 9 else -1

@@ -1,4 +1,4 @@
-"""From the JSON of flavors, topologies and queues to their rows."""
+"""Converts the JSON of flavors, topologies and queues to rows."""
 
 from __future__ import annotations
 

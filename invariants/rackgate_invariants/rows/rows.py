@@ -1,7 +1,7 @@
-"""The fields of each object that the rules read: small rows that share common values.
+"""The fields of each object that the rules read: small rows that share equal values.
 
-Times are Unix seconds, 0 where the object tells none. Amounts are millicores for cpu, base units
-for everything else.
+Times are Unix seconds, 0 if the object does not show them. Amounts are millicores for cpu, base
+units for everything else.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
         workload: name that its annotation claims, "" for none.
         podset: PodSet that its label claims, "" for none.
         group: "head" or the worker group, as KubeRay's labels say, "" for none.
-        tas: it has the label of pods that wait for a domain.
-        cleanup: it says that it deletes the storage of a RayCluster's head.
+        tas: it has the label of pods that get their domain from the ungater.
+        cleanup: its labels say that it deletes the storage of a RayCluster's head.
         gates: names of its scheduling gates.
         selector: its nodeSelector.
         requests: what it uses of its node, sorted by resource.
-        index: its completion index; -1 without one, or where it does not count from 0.
+        index: its completion index; -1 without one, or if it does not count from 0.
         subindex: index of its child Job among those of one template; -1 without one.
         ends_at: when its deletion should be over; 0 while it is not being deleted.
-        scheduled_at: when it was bound, as far as its conditions tell.
-        ungater_wrote_at: when the ungater wrote to it last, as its managed fields tell.
+        scheduled_at: when it was bound, according to its conditions.
+        ungater_wrote_at: when the ungater wrote to it last, according to its managed fields.
     """
 
     namespace: str
@@ -90,7 +90,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def owning_uid(self) -> str:
-        """The uid that leads to its job: of its controller, or of the last one."""
+        """The uid that leads to its job: that of its controller, or of its last one."""
         return self.owner or self.former_owner
 
     @property
@@ -101,7 +101,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     def domain(self, levels: tuple[str, ...]) -> Domain | None:
         """The domain of its nodeSelector; None if that does not name every level."""
         get = self.selector.get
-        if len(levels) == 1:  # a host, as a rule: asked for every pod, several times
+        if len(levels) == 1:  # usually a host; called several times for every pod
             value = get(levels[0])
             return (value,) if value else None
         found = tuple([get(level, "") for level in levels])
@@ -112,7 +112,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     """A Job, JobSet or RayCluster.
 
     Attributes:
-        kind: as on the wire.
+        kind: as in the API.
         parent_uid: uid of the JobSet or RayCluster that it names as its controller, "" for none.
             If that one exists they are managed together (`OwnerIndex`).
         parent_kind: kind of that controller.
@@ -131,7 +131,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
         listed: names of pods to delete, as the autoscaler wrote them.
         suspend_changed_at: when it was last created, suspended or resumed.
         written_at: when anything but its status was last written.
-        injected: annotations, labels and gates of Rackgate on it and its templates, in words.
+        injected: annotations, labels and gates of Rackgate on it and its templates, as text.
         injected_at_creation: those of them that the webhook injects at creation.
         started: it has the annotation of a Job that was started and not restored.
         has_priority_class: it names a priority class, which may not exist yet.
@@ -187,7 +187,7 @@ class SliceLayer(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodSetRow(msgspec.Struct, frozen=True, gc=False):
-    """One PodSet and its part of the admission.
+    """One PodSet and its entry in the admission.
 
     Attributes:
         requested_count: pods requested.
@@ -205,7 +205,7 @@ class PodSetRow(msgspec.Struct, frozen=True, gc=False):
         assignment: topology assignment, None without one.
         reclaimable: pods that have succeeded, whose quota and capacity others may use.
         delayed: the assignment comes later.
-        problem: why the assignment or an amount cannot be read.
+        problem: why the assignment or an amount cannot be decoded.
     """
 
     name: str
@@ -261,7 +261,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
         admitted_at: when Admitted became True.
         evicted_at: when Evicted became True.
         placed_at: when the admission was last written, by the API server's clock.
-        changed_at: the latest change by its conditions.
+        changed_at: the latest change according to its conditions.
         unhealthy_hosts: hosts that await replacement.
         elastic: it may be resized while it runs.
         merged_slices: uid and PodSet of each slice that was merged into its admission.
@@ -302,7 +302,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def owning_uid(self) -> str:
-        """The uid that leads to its job: of its controller, else that of its label."""
+        """The uid that leads to its job: that of its controller, else the one in its label."""
         return self.owner or self.job_uid
 
     @property

@@ -1,4 +1,4 @@
-"""From a Workload's JSON to its row."""
+"""Converts a Workload's JSON to a row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rackgate_invariants.rows.projections import (
 )
 
 SLICE_MANAGERS = (str(names.FieldManager.SLICES),)
-# By its user agent: Workloads are created by the assigner alone.
+# Field manager of the assigner's creations (its user agent); only the assigner creates Workloads.
 WORKLOAD_CREATORS = ("rackgate-assigner",)
 
 
@@ -72,7 +72,7 @@ _pod_template = tolerant(msgspec.json.Decoder(core.PodTemplate).decode)
 
 
 def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
-    """A Workload; `problem` of a PodSet says what cannot be read in its admission."""
+    """A Workload; `problem` of a PodSet says what in its admission cannot be decoded."""
     workload = _workload(raw)
     meta, spec, status = workload.metadata, workload.spec, workload.status
     owner = meta.controller

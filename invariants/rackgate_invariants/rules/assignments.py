@@ -31,7 +31,7 @@ def check_assignments(workload: WorkloadRow) -> Iterator[Breach]:
 def _sum(subject: str, podset: PodSetRow, assignment: TopologyAssignment) -> Iterator[Breach]:
     total, admitted = assignment.count, podset.admitted_count
     size = max((layer.size for layer in podset.slice_layers), default=1)
-    # Slices may have fewer pods than were admitted: the others stay gated.
+    # Slices may have fewer pods than were admitted; the others stay gated.
     if total not in (admitted, admitted // max(size, 1) * size):
         found = f"the domains take {total} pods, {admitted} are admitted"
         yield Breach("assignment-sum", subject, found)
@@ -43,8 +43,8 @@ def check_usage(
     """`usage-differs`.
 
     When the API server creates a pod it adds the overhead of a RuntimeClass and the defaults of a
-    LimitRange to the template. So more than the template requests is right, unless running pods
-    show that nothing was added.
+    LimitRange to the template. So usage above the template's requests is correct, unless running
+    pods show that nothing was added.
     """
     for podset in workload.podsets:
         requests = {**dict(podset.requests), PODS: 1}
@@ -65,7 +65,7 @@ def check_usage(
 
 
 def check_admitted_once(group: ObjectGroup) -> Iterator[Breach]:
-    """`admitted-twice`; a Workload that is being deleted is about to release its quota."""
+    """`admitted-twice`; Workloads that are being deleted do not count, as they release quota."""
     holding = [one for one in group.own if one.holds and not one.deleting]
     if len(holding) > 1 and holding[0].owner:
         first = holding[0]

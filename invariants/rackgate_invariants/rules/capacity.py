@@ -1,11 +1,11 @@
-"""`over-capacity`: what is assigned to a leaf domain, with the other pods there, fits its nodes.
+"""`over-capacity`: assignments to a leaf domain, with the other pods there, fit its nodes.
 
 A leaf is a host, or all nodes of a coarser lowest domain. An assignment is charged in full as soon
 as it is written. Other pods count where they are bound, unless they came after the last assignment
 to that leaf, which could not take them into account.
 
-Phases: charge every assignment to its leaves; add what is assigned to hosts to the coarser leaves
-that contain them; add pods that no assignment covers; compare with allocatable.
+Phases: charge every assignment to its leaves; add assignments to hosts to the coarser leaves that
+contain them; add pods that no assignment covers; compare with allocatable.
 Complexity: O(pods + assigned domains + flavors * nodes for assignments above the host level).
 """
 
@@ -22,14 +22,14 @@ from rackgate_invariants.rows.rows import PodRow, PodSetRow, WorkloadRow
 from rackgate_invariants.rules.catalog import Breach
 from rackgate_invariants.running_pods import PODS
 
-# The assigner may not have seen a pod that was bound so shortly before an assignment.
+# The assigner may not have seen a pod bound so few seconds before an assignment.
 UNSEEN_S = 10.0
 Leaf = tuple[tuple[str, ...], Domain]
 
 
 @dataclass(slots=True)
 class _LeafUsage:
-    """What is assigned to one leaf.
+    """Assigned amounts of one leaf.
 
     Attributes:
         latest: when the last assignment to it was written.
@@ -54,7 +54,7 @@ def check_capacity(groups: Mapping[str, ObjectGroup], node_index: NodeIndex) -> 
             if pod.node in leaf_of and pod.uid not in covered:
                 for load in leaf_of[pod.node]:
                     if not load.latest or pod.scheduled_at <= load.latest - UNSEEN_S:
-                        # A resource that no assignment requests is left to kube-scheduler.
+                        # kube-scheduler checks resources that no assignment requests.
                         _charge(load, ((r, n) for r, n in pod.requests if r in load.used), 1)
     for (_, domain), load in loads.items():
         yield from _over_admitted(format_domain(domain), load, node_index)
@@ -70,7 +70,7 @@ def _assigned(
     for group in groups.values():
         for placed in group.placed():
             if group.is_releasing_quota(placed.workload):
-                continue  # its pods count where they are
+                continue  # its pods count where they are bound
             requests = _counted(placed.podset)
             written = _written(placed.workload)
             charged = _held(placed)
@@ -88,7 +88,7 @@ def _assigned(
 
 
 def _held(placed: PlacedPodSet) -> Mapping[Domain, int]:
-    """Pods that hold capacity in each domain.
+    """Pods that use capacity in each domain.
 
     Capacity of reclaimable pods may be assigned to others, so then only existing pods count.
     """
@@ -99,7 +99,7 @@ def _held(placed: PlacedPodSet) -> Mapping[Domain, int]:
 
 
 def _written(workload: WorkloadRow) -> float:
-    """When the assignment was written; the earlier of two clocks."""
+    """When the assignment was written; the earlier time of two clocks."""
     times = [time for time in (workload.admitted_at, workload.placed_at) if time]
     return min(times, default=0.0)
 
@@ -128,7 +128,7 @@ def _coarse_nodes(groups: Mapping[str, ObjectGroup], node_index: NodeIndex) -> d
 def _counted(podset: PodSetRow) -> tuple[tuple[str, int], ...]:
     """Requests of one pod that count; resources without a flavor are excluded.
 
-    What the API server adds to the template is part of the usage.
+    The usage includes what the API server adds to the template.
     """
     requests, pods = dict(podset.requests), max(podset.admitted_count, 1)
     found = {
@@ -142,7 +142,7 @@ def _counted(podset: PodSetRow) -> tuple[tuple[str, int], ...]:
 def _covered(
     live: list[PodRow], levels: tuple[str, ...], counts: Mapping[Domain, int], node_index: NodeIndex
 ) -> Iterator[str]:
-    """Pods in their domains; a pod on a host that is not assigned any more counts on its own."""
+    """Pods in their assigned domains; a pod on a host that is no longer assigned is not covered."""
     present: dict[Domain, list[PodRow]] = defaultdict(list)
     for pod in live:
         node = node_index.nodes.get(pod.node)
@@ -156,7 +156,7 @@ def _covered(
 
 
 def _spread(loads: Mapping[Leaf, _LeafUsage], leaf_of: Mapping[str, list[_LeafUsage]]) -> None:
-    """What is assigned to a host also uses the coarser leaves that contain it."""
+    """Adds assignments to a host to the coarser leaves that contain it."""
     for (levels, _), load in loads.items():
         if levels != HOST_LEVELS:
             continue

@@ -1,6 +1,6 @@
-"""The rules: what each of them says, what has to be read for it, and whether it is patient.
+"""The rules: what each of them requires, what must be read for it, and whether it is patient.
 
-The table below is that of docs/reference/invariants.md.
+docs/reference/invariants.md has the same table.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _GROUPS: Final = {
     "quota-of-namespace": _QUOTA_OF_NAMESPACE,
     "quota": _QUOTA_OF_NAMESPACE | {ALL_NAMESPACES},
 }
-# Two lines for each rule. The first one: the invariant, the rule's id, "patient" if a correct
-# cluster breaks the rule for a while, then what has to be read: plurals of kinds, the groups above,
-# and "watching", which stands for consecutive versions of an object.
+# Two lines for each rule. The first line has the invariant, the rule's id, "patient" if a correct
+# cluster may break the rule for a while, and what must be read: plurals of kinds, the groups above,
+# or "watching", which means consecutive versions of an object.
 _TABLE: Final = """
 1 over-domain               pods workloads
   A domain never has more live ungated pods of a PodSet than it was assigned.
@@ -131,9 +131,9 @@ class Rule:
     Attributes:
         id: stable, for scripts and alerts.
         invariant: number of the promise it belongs to, see docs/reference/invariants.md.
-        sentence: what must hold.
-        needs: what has to be read to check it.
-        patient: a correct cluster breaks it for a while; a breach counts when it lasts.
+        sentence: what must be true.
+        needs: what must be read to check it.
+        patient: a correct cluster may break it for a while; a breach counts only if it lasts.
     """
 
     id: str
@@ -149,9 +149,9 @@ class Breach:
 
     Attributes:
         rule: id of the rule.
-        subject: the object, as `namespace/name` or name, and what of it.
+        subject: the object, as `namespace/name` or name, and the detail concerned.
         found: what was found, with the names of the objects that show it.
-        since: Unix time since which the objects show it; 0 if they do not tell.
+        since: Unix time since which the objects show it; 0 if they do not show it.
     """
 
     rule: str

@@ -43,7 +43,7 @@ def _non_terminating(group: ObjectGroup) -> dict[str, list[PodRow]]:
 
 
 def _without_workload(group: ObjectGroup) -> Iterator[Breach]:
-    """Pods of a job that has ended or is being deleted: no other rule asks for their quota."""
+    """Pods of a job that has ended or is being deleted: no other rule checks their quota."""
     job = group.job
     if job is None or not job.over:
         return
@@ -62,7 +62,7 @@ def _without_workload(group: ObjectGroup) -> Iterator[Breach]:
 def _over_admitted(
     group: ObjectGroup, holding: list[WorkloadWithSlices], non_terminating: dict[str, list[PodRow]]
 ) -> Iterator[Breach]:
-    """More bound pods than were admitted; `over-granted` counts those of placed PodSets.
+    """More bound pods than were admitted; pods of placed PodSets belong to `over-granted`.
 
     Nothing is admitted for a child Job that belongs to no PodSet.
     """
@@ -94,7 +94,7 @@ def _too_many(group: ObjectGroup, podset: str, pods: list[PodRow], admitted: int
 def _reclaimed_pods_back(
     family: WorkloadWithSlices, non_terminating: dict[str, list[PodRow]]
 ) -> Iterator[Breach]:
-    """Pods whose quota was reclaimed and that exist again: another job may use it by now."""
+    """Pods whose quota was reclaimed and that exist again; another job may use it already."""
     for podset in family.parent.podsets:
         left = max(0, podset.requested_count - podset.reclaimable)
         pods = non_terminating.get(podset.name, [])

@@ -1,4 +1,4 @@
-"""What the pods of each managed job use, by flavor and resource of their queue."""
+"""Usage of the pods of each managed job, by flavor and resource of its queue."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Total = Counter[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class JobUsage:
-    """One job.
+    """Usage of one job.
 
     Attributes:
-        local_queue: `namespace/name`, "" where none is known.
-        cluster_queue: that it was admitted to, else the one that its LocalQueue leads to.
-        reserved_usage: what its Workloads hold.
+        local_queue: `namespace/name`, "" if none is known.
+        cluster_queue: the one it was admitted to, else the one of its LocalQueue.
+        reserved_usage: what its Workloads reserve.
         non_terminating: what pods use that are not being deleted.
         running_usage: what all its running pods use.
         admitted: a Workload of it is admitted.
@@ -54,7 +54,7 @@ def running_pods_of(group: ObjectGroup, node_index: NodeIndex) -> RunningPods:
 def all_running_pods_of(
     group: ObjectGroup, groups: Mapping[str, ObjectGroup], node_index: NodeIndex
 ) -> list[RunningPods]:
-    """Also the pods without a controller that name one of its Workloads."""
+    """Running pods of a group, including those without a controller that name its Workloads."""
     found = [running_pods_of(group, node_index)] if group.pods else []
     for workload in group.workloads.values():
         left = groups.get(orphan_group_key(workload.namespace, workload.name))
@@ -69,7 +69,7 @@ class QueueIndex:
 
     Attributes:
         cluster_queue_of: ClusterQueue by LocalQueue.
-        offered: flavors by ClusterQueue and resource, in its order.
+        offered: flavors by ClusterQueue and resource, in the queue's order.
     """
 
     cluster_queue_of: Mapping[str, str]
@@ -87,7 +87,7 @@ def queue_index_of(cluster: Cluster) -> QueueIndex:
 def job_usages(
     queue_index: QueueIndex, groups: Mapping[str, ObjectGroup], node_index: NodeIndex
 ) -> list[JobUsage]:
-    """Usage of all jobs with running pods; cached while nothing of them changes."""
+    """Usage of all jobs with running pods; cached while their groups do not change."""
     found = []
     for group in groups.values():
         if not group.root or not (group.workloads or group.managed):
@@ -142,9 +142,9 @@ def _queues(
     workloads_with_slices: list[WorkloadWithSlices],
     cluster_queue_of: Mapping[str, str],
 ) -> tuple[str, str] | None:
-    """LocalQueue and ClusterQueue of the Workload that holds quota, else of the job.
+    """LocalQueue and ClusterQueue of the Workload that has quota, else of the job.
 
-    If the job is gone, those of a Workload that holds nothing.
+    If the job is gone, those of a Workload without quota.
     """
     holding = next((one.parent for one in workloads_with_slices if one.parent.holds), None)
     if holding is not None:
@@ -156,7 +156,7 @@ def _queues(
 
 
 def reserved_by(workload: WorkloadRow) -> Total:
-    """What a Workload holds, by flavor and resource."""
+    """What a Workload reserves, by flavor and resource."""
     found: Total = Counter()
     for podset in workload.podsets if workload.holds else ():
         for resource, flavor in podset.flavors.items():

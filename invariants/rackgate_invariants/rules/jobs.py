@@ -1,6 +1,6 @@
-"""Jobs and their Workloads: started, stopped and restored as admitted, and nothing forgotten.
+"""Jobs and their Workloads: started, stopped and restored as admitted, nothing left injected.
 
-Most of this is normal for a while, so a breach says since when the objects show it.
+Most breaches are normal for a while, so a breach has the time since which the objects show it.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ def _restored(job: JobRow, workloads: list[WorkloadRow]) -> Iterator[Breach]:
             job.node_constraints.get(name, node_constraints) != node_constraints
             for name, node_constraints in kept.items()
         ):
-            # A user may edit it too, and the Workload follows: only observation tells how long.
+            # A user may edit it too, and the Workload follows: the objects do not show since when.
             found = f"nodeSelector or tolerations differ from those of Workload {workload.key}"
             yield Breach("not-restored", job.key, found)
 
 
 def _child_jobs_restored(job: JobRow, group: ObjectGroup) -> Iterator[Breach]:
-    """What child Jobs of a suspended JobSet keep would come back when it is resumed."""
+    """Values that child Jobs of a suspended JobSet keep, and would have again after a resume."""
     for child in group.child_jobs.values():
         if child.over or not child.suspended:
             continue
@@ -119,7 +119,7 @@ def check_quota_after_end(
 def check_ungated(placed: PlacedPodSet, group: ObjectGroup, now: float) -> Iterator[Breach]:
     """`not-released` of PodSets with an assignment.
 
-    A pod that has a rank, or a nodeSelector of its own, waits for its own domain.
+    A pod that has a rank, or a nodeSelector of its own, can be ungated only for its own domain.
     """
     if not placed.workload.may_ungate:
         return
@@ -147,7 +147,7 @@ def check_ungated(placed: PlacedPodSet, group: ObjectGroup, now: float) -> Itera
 
 
 def _order(placed: PlacedPodSet, group: ObjectGroup) -> list[Domain]:
-    """The domain of each rank; empty if pods take any domain."""
+    """The domain of each rank; empty if pods may use any domain."""
     elastic = placed.workload.elastic
     if group.job is None or not placed.podset.indexed or elastic:
         return []
@@ -157,7 +157,7 @@ def _order(placed: PlacedPodSet, group: ObjectGroup) -> list[Domain]:
 def _fits(pod: PodRow, placed: PlacedPodSet, free: Counter[Domain], order: list[Domain]) -> bool:
     rank = placed.podset.rank(pod)
     if order and rank >= 0:
-        # If ranks are ambiguous another domain may do as well; this one is certain.
+        # If ranks are ambiguous the pod may also fit another domain; this one is certain.
         domains = [order[rank]] if rank < len(order) else []
     else:
         domains = [domain for domain, count in free.items() if count > 0]

@@ -1,4 +1,4 @@
-"""Owner references and labels that refer to nothing, or to another job; anybody may write them."""
+"""Owner references and labels that refer to nothing, or to another job; any user may write them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _pods(group: ObjectGroup) -> Iterator[Breach]:
 
 
 def _forged_owner(group: ObjectGroup) -> Iterator[Breach]:
-    """`forged-owner`: if the owner existed, this would be a child Job and no job of its own."""
+    """`forged-owner`: if the owner existed, this would be a child Job and not a job by itself."""
     job = group.job
     if (
         job is None

@@ -1,4 +1,4 @@
-"""Pods against the admission of their PodSet: counts, domains, ranks, and pods before admission."""
+"""Pods against the admission of their PodSet: counts, domains, ranks, gates before admission."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rackgate_invariants.rules.catalog import Breach
 def check_counts(placed: PlacedPodSet, now: float) -> Iterator[Breach]:
     """`over-granted` and `over-domain`; terminating pods count.
 
-    Except those on a host that is not assigned any more and does not report that they ended:
-    otherwise no other pod could be ungated instead.
+    Terminating pods on a host that is no longer assigned do not count if the host does not report
+    their end: otherwise no other pod could be ungated instead.
     """
     by_domain: dict[Domain, list[PodRow]] = defaultdict(list)
     live: list[PodRow] = []
@@ -42,10 +42,10 @@ def check_counts(placed: PlacedPodSet, now: float) -> Iterator[Breach]:
 
 
 def _too_many(pods: Sequence[PodRow], most: int, placed: PlacedPodSet) -> bool:
-    """Whether a pod too many was ungated.
+    """Whether one pod too many was ungated.
 
-    Terminating pods of an earlier admission may be more than this one has capacity for, as long as
-    no pod is ungated beside them.
+    Terminating pods of an earlier admission may exceed the capacity of this one, as long as no
+    pod is ungated in addition.
     """
     if len(pods) <= most:
         return False
@@ -69,7 +69,7 @@ def check_domains(placed: PlacedPodSet, node_index: NodeIndex) -> Iterator[Breac
             found = f"ungated without a domain of {placed.subject}{bound}"
             yield Breach("past-the-gate", pod.key, found)
         elif domain not in placed.counts:
-            # Pods may still run on a node that was replaced: they stay until they end.
+            # Pods may still run on a replaced node: they stay until they end.
             if not placed.has_earlier_assignment(pod):
                 found = (
                     f"sent to {format_domain(domain)}, which is not assigned to {placed.subject}"
@@ -86,9 +86,9 @@ def check_domains(placed: PlacedPodSet, node_index: NodeIndex) -> Iterator[Breac
 
 
 def check_ranks(placed: PlacedPodSet, group: ObjectGroup) -> Iterator[Breach]:
-    """`rank-order`, where every index has one pod and no assignment changed since a pod was sent.
+    """`rank-order`, if every index has one pod and no assignment changed since a pod was released.
 
-    Otherwise, and with ambiguous ranks, the ungater keeps no order on purpose.
+    Otherwise, and with ambiguous ranks, the ungater does not keep an order.
     """
     podset, job = placed.podset, group.job
     if job is None or podset.name not in job.whole or not podset.indexed:
@@ -100,7 +100,7 @@ def check_ranks(placed: PlacedPodSet, group: ObjectGroup) -> Iterator[Breach]:
         return
     if max(found_ranks) >= placed.admitted_count:
         return
-    # Pods that were sent before a node was replaced may have ended; later ones stay as they are.
+    # Pods released before a node was replaced may have ended; later ones do not change.
     replaced_nodes = 0 < job.suspend_changed_at < placed.workload.placed_at
     if replaced_nodes or any(placed.has_earlier_assignment(pod) for pod in placed.live):
         return
@@ -121,7 +121,7 @@ def check_ranks(placed: PlacedPodSet, group: ObjectGroup) -> Iterator[Breach]:
 def check_before_admission(group: ObjectGroup) -> Iterator[Breach]:
     """`ungated-before-admission`."""
     job = group.job
-    # A Job that names an owner which does not exist may be a former child Job: `forged-owner`.
+    # A Job whose owner does not exist may be a former child Job: see `forged-owner`.
     if job is None or not job.managed or job.over or job.parent_uid:
         return
     given = {

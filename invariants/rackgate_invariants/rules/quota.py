@@ -16,12 +16,12 @@ Total = Counter[tuple[str, str]]
 
 @dataclass(slots=True)
 class _QueueTotals:
-    """What the Workloads of one queue hold, and what running pods use beyond it.
+    """What the Workloads of one queue reserve, and what running pods use beyond it.
 
     Attributes:
-        least: what pods that are not being deleted use beyond what their Workloads hold.
+        least: what pods that are not being deleted use beyond their Workloads' quota.
         most: what all running pods use beyond it.
-        admitted_for_certain: of `least` what belongs to an admitted job.
+        admitted_for_certain: the share of `least` that belongs to an admitted job.
         changed_at: the latest change of one of them.
         admitted_at: the latest admission.
     """
@@ -44,7 +44,7 @@ class _QueueTotals:
             return
         self.reserving += 1
         self.admitted += workload.admitted
-        # By the API server's clock, as the queue's time; conditions may be of another machine.
+        # By the API server's clock, like the queue's time; conditions may have another clock.
         self.admitted_at = max(self.admitted_at, workload.placed_at or workload.admitted_at)
         amounts = reserved_by(workload)
         self.reservation.update(amounts)
@@ -61,15 +61,15 @@ class _QueueTotals:
 
 
 def _has_unreadable_admission(workload: WorkloadRow) -> bool:
-    """Whether its admission cannot be read; then it counts nowhere."""
+    """Whether its admission cannot be decoded; then it is not counted."""
     return any(podset.problem for podset in workload.podsets)
 
 
 def counted_workloads(cluster: Cluster, groups: Mapping[str, ObjectGroup]) -> Iterator[WorkloadRow]:
     """Workloads that count.
 
-    Not slices that are merged into their parent, which holds their quota now, or whose parent is
-    gone; nor Workloads of a job that is gone (`ObjectGroup.is_releasing_quota`).
+    Left out are slices that are merged into their parent, which has their quota now, or whose
+    parent is gone, and Workloads of a job that is gone (`ObjectGroup.is_releasing_quota`).
     """
     left = {
         workload.uid
@@ -93,8 +93,8 @@ def check_nominal_quota(
 ) -> Iterator[Breach]:
     """`over-quota` and `pods-over-quota`; queues of one cohort share their quota.
 
-    A quota that was lowered after the last admission is no breach: pods may stay within what was
-    admitted before.
+    A quota that was reduced after the last admission is no breach: pods may use what was admitted
+    before.
     """
     held: dict[str, _QueueTotals] = defaultdict(_QueueTotals)
     for workload in counted_workloads(cluster, groups):
@@ -154,7 +154,8 @@ def check_queue_statuses(
     cluster_queue_of = {queue.key: queue.cluster_queue for queue in cluster.local_queues}
     for workload in counted_workloads(cluster, groups):
         local[workload.queue].add(workload)
-        # A pending Workload counts where its LocalQueue leads, others where they were admitted.
+        # A pending Workload counts for the queue of its LocalQueue, others where they were
+        # admitted.
         owner = workload.cluster_queue if workload.holds else cluster_queue_of.get(workload.queue)
         if owner is not None:
             whole[owner].add(workload)
@@ -197,9 +198,9 @@ def _other_totals(
     least: Total,
     most: Total,
 ) -> Iterator[str]:
-    """Totals outside what is reserved without and with the pods that are being deleted.
+    """Usage beyond what is reserved, without and with the pods that are being deleted.
 
-    Whether those count is a feature gate (`RackgateHoldQuotaForTerminatingPods`).
+    Whether those count depends on a feature gate (`RackgateHoldQuotaForTerminatingPods`).
     """
     for pair, total in sorted(reported.items()):
         low, high = reserved[pair] + least[pair], reserved[pair] + most[pair]

@@ -29,7 +29,7 @@ class ElasticPodSet:
 
     @property
     def subject(self) -> str:
-        """Workload and PodSet."""
+        """Workload and PodSet, as the subject of a breach."""
         return f"{self.family.parent.key}/{self.podset.name}"
 
 
@@ -71,8 +71,8 @@ def _too_many(one: ElasticPodSet) -> Iterator[Breach]:
     """`over-granted` and `over-granted-left`.
 
     After a scale-down there may be too many pods until the operator deletes them; then none of
-    them was ungated later. A pod without a domain does not tell when it was ungated, so for those
-    only staying is a breach.
+    them was ungated later. A pod without a domain does not show when it was ungated, so such pods
+    are a breach only if they stay.
     """
     scaled_down_at = one.family.changed_at
     non_terminating = [pod for pod in one.live if not pod.terminating]

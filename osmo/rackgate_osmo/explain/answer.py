@@ -1,4 +1,4 @@
-"""`rackgate osmo explain` as a function: a workflow, its pool and nodes in, an answer out."""
+"""`rackgate osmo explain` as a function from a workflow, its pool and nodes to an explanation."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from rackgate_osmo.model.workflow import KaiVersion, Pool, Profile, Toleration, 
 from rackgate_osmo.render.node import Kind, Node
 from rackgate_osmo.render.podgroups import build_podgroups
 
-_LISTED: Final = 3  # names of nodes of a kind
-_NAMED: Final = 5  # task groups named in a sentence
+_LISTED: Final = 3  # node names listed for each reason
+_NAMED: Final = 5  # task groups named in a message
 _TYPES: Final[dict[Kind, explanation.Requirement]] = {
     Kind.REQUIRED: "required",
     Kind.PREFERRED: "preferred",
@@ -54,13 +54,14 @@ _DOES: Final[dict[explanation.KaiResult, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ExplainRequest:
-    """What is asked.
+    """Options of an explanation.
 
     Attributes:
-        names: PodGroup names by task group, where they are not the usual ones.
-        namespace: of the workflow's pods; None: any, if only one has pods of these names.
-        steps: tries of a domain for each search.
-        top: domains to list each time.
+        names: PodGroup names by task group, if they differ from the default names.
+        namespace: of the workflow's pods; None if it is to be
+            found: it must be the only one with pods of these PodGroups.
+        steps: maximum number of domains that each search tries.
+        top: number of domains to list each time.
     """
 
     pool: Pool
@@ -74,16 +75,17 @@ class ExplainRequest:
 
 
 def explain(request: ExplainRequest, nodes: Nodes) -> explanation.WorkflowExplanation:
-    """Whether and where each task group can go, and what KAI will do where that is known.
+    """Whether and where each task group fits, and what KAI will do if that can be predicted.
 
-    Groups come by the names of their PodGroups, each on the room that those before it leave.
+    Groups are handled in the order of their PodGroup names. Each gets the capacity that those
+    before it leave free.
     """
     pool, workflow = request.pool, request.workflow
     tasks = [task for group in workflow.groups for task in group.tasks]
     tolerations = {tolerations_of(pool, workflow.resource_of(task)) for task in tasks}
     usable, left_out, excluded = _usable(nodes.nodes, tolerations)
     built = {
-        # Without `nodes`: `apply` and the assigner list every key of the pool.
+        # Without `nodes`: `apply` and the assigner list every key of the pool in the Topology.
         profile: build_podgroups(pool, workflow, request.names, profile=profile, kai=request.kai)
         for profile in {request.profile, Profile.ROBUST}
     }
@@ -98,7 +100,7 @@ def explain(request: ExplainRequest, nodes: Nodes) -> explanation.WorkflowExplan
             groups.append((requests, _running(request, requests, name, left, own[name]), None))
             continue
         answer, placement = _pending(request, requests, name, left)
-        # Without the groups before it, and once the pods that terminate are gone.
+        # Without the groups before it, and after terminating pods are gone.
         alone: bool | None = None if answer.answer == "undecided" else placement is not None
         if placement is None and (charged or view.terminating):
             alone = fit_together(view.after_terminations, [requests], request.steps)
@@ -124,7 +126,7 @@ def explain(request: ExplainRequest, nodes: Nodes) -> explanation.WorkflowExplan
     pending = [requests for requests, group, _ in groups if not group.running]
     together = overall == "scheduled" or fit_together(view.room, pending, request.steps)
     if together and any(group.running and group.answer != "scheduled" for group in answers):
-        together = None  # beside the pods that a group of them still lacks
+        together = None  # unknown: a partly running group still lacks pods
     found = explanation.WorkflowExplanation(
         workflow=workflow.name,
         pool=pool.name,
@@ -147,7 +149,7 @@ def explain(request: ExplainRequest, nodes: Nodes) -> explanation.WorkflowExplan
 def _usable(
     nodes: Iterable[NodeInfo], tolerations: Collection[tuple[Toleration, ...]]
 ) -> tuple[list[NodeInfo], tuple[explanation.LeftOut, ...], ExcludedNodes]:
-    """Nodes that some tasks may use, the others by reason, and those that not all tasks may use."""
+    """Nodes that some tasks may use; the others by reason; nodes that only some tasks may use."""
     usable: list[NodeInfo] = []
     left: dict[str, list[str]] = {}
     kept: dict[tuple[Toleration, ...], set[str]] = {kind: set() for kind in tolerations}
@@ -181,7 +183,7 @@ def _why_not(node: NodeInfo, tolerations: Sequence[Toleration]) -> str | None:
 def _own_pods(
     request: ExplainRequest, names: Collection[str], pods: Iterable[BoundPod]
 ) -> Mapping[str, Sequence[BoundPod]]:
-    """Bound pods of the workflow's PodGroups, by their names."""
+    """Bound pods of the workflow's PodGroups, by PodGroup name."""
     found = [pod for pod in pods if pod.group in names and not pod.terminating]
     spaces = {pod.namespace for pod in found}
     wanted = request.namespace
@@ -202,7 +204,7 @@ _NOT_JUDGED: Final = explanation.Kai(result="unknown", robust="unknown")
 def _pending(
     request: ExplainRequest, requests: TaskGroupRequests, name: str, left: Room
 ) -> tuple[explanation.Group, GroupPlacement | None]:
-    """A task group of which no pod runs; where it fits, its pods are charged to what is left."""
+    """A task group without running pods; if it fits, its pods are charged to free capacity."""
     pods = len(requests.group.tasks)
     placement: GroupPlacement | None = None
     lacking: tuple[explanation.Shortage, ...] = ()
@@ -251,7 +253,7 @@ def _running(
     room: Room,
     own: Sequence[BoundPod],
 ) -> explanation.Group:
-    """A task group of which pods run: they are its own, and no obstacle to it."""
+    """A task group with running pods, whose usage does not count against it."""
     pods = len(requests.group.tasks)
     leaves = (room.tree.leaf_of_node(pod.node) for pod in own)
     paths = [() if leaf is None else format_path(room.path_of_leaf(leaf)) for leaf in leaves]
@@ -272,7 +274,7 @@ def _running(
 
 
 def _kai(mine: Prediction, robust: Prediction) -> explanation.Kai:
-    """The answer of the profile in use, and whether the other one helps."""
+    """KAI's result with the chosen profile, and whether the other profile helps."""
     reasons = mine.reasons
     if mine.result != "scheduled" and robust.result == "scheduled":
         helps = "use --profile robust, with which KAI places it; or"
@@ -283,7 +285,7 @@ def _kai(mine: Prediction, robust: Prediction) -> explanation.Kai:
 def _subgroup_entries(
     room: Room, pool: Pool, requests: TaskGroupRequests, placement: GroupPlacement | None
 ) -> tuple[explanation.Subgroup, ...]:
-    """Every node of the tree; where its pods go, if they do."""
+    """Every node of the tree, with the domains of its pods if they fit."""
     found = []
     for node in requests.nodes():
         entry = explanation.Subgroup(
@@ -338,7 +340,7 @@ def _domain_rooms(pods: Mapping[tuple[str, ...], int]) -> tuple[explanation.Doma
 def _key_entries(
     room: Room, pool: Pool, group_requests: Sequence[TaskGroupRequests], top: int
 ) -> tuple[explanation.KeyRoom, ...]:
-    """The pool's keys on these nodes: how many domains, and which have most room."""
+    """The pool's keys on these nodes: number of domains, and those with the most free capacity."""
     pods: Counter[Shape] = Counter()
     for one in group_requests:
         pods.update(one.tasks.values())
@@ -364,7 +366,7 @@ def _key_entries(
 
 
 def _unsized(workflow: Workflow) -> Iterator[str]:
-    """A warning where pods ask for less than their tasks are counted with."""
+    """A warning if pods request less than is counted for their tasks."""
     bare = sum(unsized_in(workflow, group) for group in workflow.groups)
     if bare:
         yield (

@@ -1,7 +1,7 @@
-"""What `rackgate osmo explain` says. The values are the JSON that `--json` prints.
+"""The explanation that `rackgate osmo explain` prints; with `--json` as JSON.
 
-One declaration is the value, its JSON (camelCase) and its JSON schema. Domains are lists of label
-values, coarse to fine; a node that lacks a label has "" there.
+Each class declares the value, its JSON (camelCase) and its JSON schema; docstrings are part of the
+schema. Domains are lists of label values, coarse to fine; "" stands for a missing label.
 """
 
 from __future__ import annotations

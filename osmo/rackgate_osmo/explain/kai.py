@@ -1,29 +1,29 @@
-"""What KAI does with each task group, where that follows from what is known of it.
+"""Predicts what KAI does with each task group, if that follows from its known behavior.
 
-Input: the nodes as KAI counts them, and the PodGroups that it is given. Output, for each group:
-KAI places it (no choice of KAI can prevent it), leaves it pending (a fact rules every place out),
-or that cannot be known, with the reasons. KAI's own way of choosing is not followed (ADR 30, 34).
-Relied upon are a few facts, each observed:
+Input: the nodes as KAI counts them, and the PodGroups of the workflow. Output, for each group: KAI
+places it (whatever KAI chooses), KAI leaves it pending (no domain is possible), or unknown, with
+reasons. KAI's algorithm is not simulated (ADR 30, 34). The proofs use four observed facts:
 
 1. KAI places the subgroups of a group one after another and does not move one that is placed. A
-   subgroup is tried in every domain of its level inside its parent's, until one takes all its
-   pods; with a mere preference, in the whole of its parent's domain at last.
-2. A subgroup that names a level is offered only nodes that carry every label of the Topology.
-3. Whether a domain has room for a subgroup, KAI counts by sums; or, where all its pods use GPUs or
-   none does, as if each pod were as large as the largest, resource by resource.
-4. Pods are put on nodes one by one, each on some node that has room for it.
+   subgroup is tried in every domain of its level inside its parent's domain until all its pods
+   fit. If the level is only preferred, the whole domain of the parent is tried last.
+2. A subgroup that names a level can use only nodes that carry every label of the Topology.
+3. KAI decides by sums whether a subgroup fits in a domain. If all its pods use GPUs or none does,
+   it counts each pod as large as the largest, resource by resource.
+4. Pods are put on nodes one by one, each on some node where it fits.
 
-From these it follows, whatever order of domains and nodes KAI takes:
+The following is true for any order of domains and nodes:
 
-- A *slot* is room on one node for a pod as large as the largest of a subgroup. A domain with a
-  slot for each pod takes the subgroup: by 3 it is counted as large enough, and by 4, while pods
-  are left, a node with an empty slot is left.
-- A pod placed before takes a bounded number of slots (`_weight`), wherever it is put. So pods
-  placed before can block only so many domains; if more are large enough, one is left.
+- A *slot* is free capacity on one node for a pod as large as the largest of a subgroup. A subgroup
+  fits in a domain with a slot for each pod: by 3 KAI counts the domain as large enough, and by 4
+  each remaining pod finds a node with an empty slot.
+- A pod that was placed earlier uses a bounded number of slots (`_weight`), on any node. So earlier
+  pods can block only so many domains. If more domains are large enough, one of them remains.
 
-Groups come in the order of their ages, which are not known here. So each group is judged as if it
-came first, and then again with all others before it that KAI may place. What rules every place out
-does so beside others, too. Complexity: domains times subgroups, cut off after `STEPS`.
+KAI handles groups in the order of their age, which is not known here. So each group is predicted
+as if it came first, and again with all other groups before it that KAI may place. A group that
+fits in no domain when it comes first fits in none later. Complexity: domains times subgroups, cut
+off after `STEPS`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from rackgate_osmo.model.task_resources import (
 from rackgate_osmo.model.workflow import Built, KaiVersion, Pool, TaskGroup, Workflow
 from rackgate_osmo.render.subgroups import SubGroup, hides_level, levels_of, subgroup_of_built
 
-STEPS: Final = 3_000_000  # looks at a domain: some seconds
+STEPS: Final = 3_000_000  # checked domains; takes a few seconds
 
 
 # -- what KAI is given -----------------------------------------------------------------------
@@ -56,17 +56,17 @@ STEPS: Final = 3_000_000  # looks at a domain: some seconds
 
 @dataclass(frozen=True, slots=True)
 class KaiView:
-    """The nodes as KAI sees them; nothing of it is charged with what the workflow asks for.
+    """The nodes as KAI sees them, without the pending pods of the workflow.
 
     Attributes:
-        room: of the nodes that pods may use.
-        after_terminations: the same once pods that terminate are gone; KAI counts so.
-        labelled: of those of them that carry every label of the Topology, likewise.
-        all_labelled: of every node with all labels that KAI counts, usable or not, likewise.
-        counted: label values of the nodes that KAI counts for certain, cordoned ones too.
-        outside_pool: nodes outside the pool that no node selector keeps the pods from.
-        ambiguous_domains: two domains that read alike once KAI has joined their values with dots.
-        terminating: pods that terminate on nodes that pods may use.
+        room: the nodes that pods may use.
+        after_terminations: like `room`, after terminating pods are gone; KAI counts in this way.
+        labelled: like `after_terminations`, only nodes that carry every label of the Topology.
+        all_labelled: like `labelled`, with nodes that pods may not use but KAI counts.
+        counted: label values of the nodes that KAI certainly counts, cordoned ones too.
+        outside_pool: number of nodes outside the pool that no node selector excludes.
+        ambiguous_domains: two domains that are equal after KAI has joined their values with dots.
+        terminating: number of terminating pods on nodes that pods may use.
     """
 
     room: Room
@@ -80,7 +80,7 @@ class KaiView:
 
 
 def kai_view_of(pool: Pool, usable: Sequence[NodeInfo], nodes: Nodes) -> KaiView:
-    """The nodes as KAI sees them, with the room of bound pods taken."""
+    """The nodes as KAI sees them, with bound pods charged."""
     labels = [key.label for key in pool.topology_keys]
     names = {node.name for node in usable}
     staying = [pod for pod in nodes.pods if not pod.terminating]
@@ -128,7 +128,7 @@ def _ambiguous_domains(room: Room) -> tuple[str, str] | None:
 
 
 class PodBatch(NamedTuple):
-    """Pods, by shape, that share one domain of a level of the `Room`; of level 0 they may not."""
+    """Pods, by shape, that share one domain of a level of the `Room`; at level 0 they need not."""
 
     level: int
     pods: Mapping[Shape, int]
@@ -140,10 +140,10 @@ class KaiPodGroup:
 
     Attributes:
         levels: node labels of the Topology.
-        unsized: tasks whose pods request nothing, and whose shape is one cpu all the same.
-        running: its pods that are on nodes.
-        alone: whether it fits without the other groups, once the pods that terminate are gone;
-            None: not decided.
+        unsized: number of tasks whose pods request nothing, although one cpu is counted for each.
+        running: number of its pods that are bound.
+        alone: whether it fits without the other groups, after terminating pods are gone; None if
+            undecided.
     """
 
     name: str
@@ -159,7 +159,7 @@ class KaiPodGroup:
         return [self.requests.tasks[task] for task in subgroup.tasks]
 
     def requests_of(self, subgroup: SubGroup) -> list[Requests]:
-        """What a subgroup's pods request."""
+        """Requests of a subgroup's pods."""
         return [self.requests.tasks[task].requests for task in subgroup.tasks]
 
     def constrained(self) -> list[SubGroup]:
@@ -186,7 +186,7 @@ def kai_pod_group_of(
 
 
 def unsized_in(workflow: Workflow, group: TaskGroup) -> int:
-    """Tasks of a group of which `apply` makes pods that request nothing."""
+    """Number of a group's tasks whose pods, as `apply` creates them, request nothing."""
     made = (task for task in group.tasks if task.image is not None)
     return sum(not is_sized(workflow.resource_of(task)) for task in made)
 
@@ -195,7 +195,7 @@ def unsized_in(workflow: Workflow, group: TaskGroup) -> int:
 
 
 class Prediction(NamedTuple):
-    """What KAI does with a task group, and why; no reasons where it does what is possible."""
+    """What KAI does with a task group, and why; no reasons if it does what is possible."""
 
     result: KaiResult
     reasons: tuple[Deviation, ...] = ()
@@ -204,13 +204,13 @@ class Prediction(NamedTuple):
 def predict(
     view: KaiView, certain: Certainty, groups: Sequence[KaiPodGroup], steps: int
 ) -> list[Prediction]:
-    """What KAI does with each PodGroup of a workflow, whichever comes first.
+    """What KAI does with each PodGroup of a workflow, in whatever order it handles them.
 
     Args:
         view: without the workflow's pending pods.
         certain: of the view.
         groups: the PodGroups; their order does not matter.
-        steps: tries of a domain for each search.
+        steps: number of domains that each search may try.
     """
     first = [_first(view, group, certain, steps) for group in groups]
     batches = [_may_be_placed(*one) for one in zip(groups, first, strict=True)]
@@ -230,8 +230,8 @@ def predict(
 
 
 def _may_be_placed(group: KaiPodGroup, found: Prediction) -> list[PodBatch]:
-    """The pods of a group that KAI may place before another one."""
-    if group.running:  # those that do not run may be those of any of its tasks
+    """The pods of a group that KAI may place before another group."""
+    if group.running:  # the pods that do not run may belong to any task
         lacking = len(group.top.tasks) - group.running
         return [PodBatch(0, {_largest(group.shapes_of(group.top)): lacking})] if lacking > 0 else []
     if found.result == "pending":
@@ -240,7 +240,7 @@ def _may_be_placed(group: KaiPodGroup, found: Prediction) -> list[PodBatch]:
 
 
 def _merged(batches: Sequence[PodBatch]) -> list[PodBatch]:
-    """The same, those that are bound to no domain as one."""
+    """The same batches, with those that share no domain merged into one."""
     loose: Counter[Shape] = Counter()
     for batch in batches:
         if not batch.level:
@@ -249,7 +249,7 @@ def _merged(batches: Sequence[PodBatch]) -> list[PodBatch]:
 
 
 def _first(view: KaiView, group: KaiPodGroup, certain: Certainty, steps: int) -> Prediction:
-    """What KAI does with a PodGroup that comes first among those of its workflow."""
+    """What KAI does with a PodGroup if it handles it before the others of the workflow."""
     pods, constrained = len(group.top.tasks), group.constrained()
     if group.running >= pods:
         return Prediction("scheduled")
@@ -263,7 +263,7 @@ def _first(view: KaiView, group: KaiPodGroup, certain: Certainty, steps: int) ->
         return Prediction("unknown", (reasons.outside_pool(view.outside_pool),))
     if group.alone is None:
         return Prediction("unknown", (reasons.search_limit(),))
-    # Pods may take less than is counted for them; then nothing follows from a lack of room.
+    # If pods may request less than is counted for them, a lack of capacity proves nothing.
     exact = not group.unsized
     if exact and not group.alone:
         return Prediction("pending")
@@ -278,7 +278,7 @@ def _first(view: KaiView, group: KaiPodGroup, certain: Certainty, steps: int) ->
 
 
 def _unlabelled(view: KaiView, group: KaiPodGroup, steps: int) -> Iterator[Deviation]:
-    """Nodes with all labels alone do not hold the pods, all of which are under a constraint."""
+    """The pods, all constrained, do not fit on the nodes that have all labels."""
     bare = len(view.room.nodes) - len(view.labelled.nodes)
     under = {task for subgroup in group.constrained() for task in subgroup.tasks}
     if not bare or len(under) < len(group.top.tasks):
@@ -288,7 +288,7 @@ def _unlabelled(view: KaiView, group: KaiPodGroup, steps: int) -> Iterator[Devia
 
 
 def _one_domain(view: KaiView, group: KaiPodGroup, kai: KaiVersion) -> Iterator[Deviation]:
-    """All nodes with labels are in one domain below a level that nothing above narrows down."""
+    """All nodes with labels are in one domain below a level, and no parent narrows them down."""
     paths = [path[:-1] for path in view.all_labelled.tree.paths[-1]]
     for subgroup, nested in _with_nesting(group.top, bound=False):
         level = subgroup.level
@@ -302,7 +302,7 @@ def _one_domain(view: KaiView, group: KaiPodGroup, kai: KaiVersion) -> Iterator[
 def _mixed(
     view: KaiView, group: KaiPodGroup, constrained: Sequence[SubGroup]
 ) -> Iterator[Deviation]:
-    """No domain has room for a subgroup if each pod is as large as the largest."""
+    """No domain fits a subgroup if each pod counts as large as the largest."""
     for subgroup in constrained:
         if not is_overcounted(group.requests_of(subgroup)):
             continue
@@ -318,7 +318,7 @@ def _mixed(
 def _uncertain_reasons(
     view: KaiView, group: KaiPodGroup, certain: Certainty
 ) -> Iterator[Deviation]:
-    """What may keep KAI from a place that is there, or give it one that is not."""
+    """Why KAI may leave a group pending that fits, or place one that does not."""
     subgroups = list(group.top.walk())
     found = False
     if group.unsized:
@@ -346,7 +346,7 @@ def _uncertain_reasons(
 
 
 def _with_nesting(subgroup: SubGroup, *, bound: bool) -> Iterator[tuple[SubGroup, bool]]:
-    """All subgroups, and whether one above names a level."""
+    """All subgroups, and whether a parent names a level."""
     yield subgroup, bound
     for below in subgroup.children:
         yield from _with_nesting(below, bound=bound or subgroup.constrained)
@@ -367,7 +367,7 @@ def _may_hide_anywhere(view: KaiView, certain: Certainty, subgroup: SubGroup, ne
 
 @dataclass(slots=True)
 class Certainty:
-    """What KAI places for certain on the room that there is.
+    """What KAI certainly places in the free capacity.
 
     Attributes:
         room: does not change; its levels are those of the Topology.
@@ -384,7 +384,7 @@ class Certainty:
     _single: dict[int, dict[tuple[str, ...], bool]] = field(default_factory=dict)
 
     def places(self, group: KaiPodGroup, before: Sequence[PodBatch]) -> bool:
-        """Whether KAI places a PodGroup wherever it puts pods before it; False: cannot know."""
+        """Whether KAI places a PodGroup wherever it put earlier pods; False means unknown."""
         self._shapes, self._budget, self._big = group.requests.tasks, Budget(STEPS), {}
         try:
             return self._placed(group.top, 0, 0, before, bound=False)
@@ -392,7 +392,7 @@ class Certainty:
             return False
 
     def may_hide(self, subgroup: SubGroup, level: int, domain: int, *, nested: bool) -> bool:
-        """Whether KAI may not see the level of a subgroup among the nodes of a domain."""
+        """Whether KAI may not find the level of a subgroup among the nodes of a domain."""
         if not hides_level(subgroup, self.room.depth - 1, self.kai, nested=nested):
             return False
         finer = (subgroup.level or 0) + 2
@@ -413,7 +413,7 @@ class Certainty:
         *,
         bound: bool,
     ) -> bool:
-        """Whether a subgroup finds a place inside a domain that its parent got."""
+        """Whether a subgroup certainly gets a domain inside the domain of its parent."""
         if self.may_hide(subgroup, level, domain, nested=bound):
             return False
         if subgroup.required is None or subgroup.required + 1 <= level:
@@ -430,7 +430,7 @@ class Certainty:
             )
         self._budget.spend(len(inside))
         available = self._slots_of(big, target, bound=True)
-        # To block a domain takes a piece of its own, and so many slots that one too few is left.
+        # To block a domain, a batch must be in it and use enough slots to leave one too few.
         prices = [available[d] - pods + 1 for d in inside if available[d] >= pods]
         return len(prices) > pieces or sum(prices) > slots
 
@@ -443,9 +443,9 @@ class Certainty:
         *,
         bound: bool,
     ) -> bool:
-        """Whether a domain takes a subgroup for certain, wherever in it the pods before are."""
+        """Whether a subgroup certainly fits in a domain, wherever in it the earlier pods are."""
         self._budget.spend(1 + len(subgroup.children))
-        # Not only leaves: KAI counts every subgroup that names a level, and one inside another.
+        # Not only leaves: KAI counts each subgroup that names a level, and all inside such a one.
         if not subgroup.children or (
             bound and counted_by_largest([self._shapes[task].requests for task in subgroup.tasks])
         ):
@@ -483,7 +483,7 @@ class Certainty:
     def _max_blocked(
         self, batches: Sequence[PodBatch], shape: Shape, level: int
     ) -> tuple[int, int]:
-        """In how many domains of a level pods may be, and how many slots they take at most."""
+        """Upper bounds: domains of a level that contain these pods, and slots that the pods use."""
         number = total = 0
         self._budget.spend(len(batches))
         for batch in batches:
@@ -493,7 +493,7 @@ class Certainty:
 
 
 def _largest(shapes: Sequence[Shape]) -> Shape:
-    """As large as the largest by resource, and kept from each node that any is kept from."""
+    """The maximum by resource, excluded from every node that any of the shapes is excluded from."""
     most: dict[str, int] = {}
     for name, amount in (pair for shape in set(shapes) for pair in shape.requests):
         most[name] = max(amount, most.get(name, 0))
@@ -504,7 +504,7 @@ def _largest(shapes: Sequence[Shape]) -> Shape:
 def _batches_of(
     subgroup: SubGroup, shapes: Mapping[str, Shape], level: int = 0
 ) -> Iterator[PodBatch]:
-    """The pods of a subgroup, as batches that are in one domain each."""
+    """The pods of a subgroup, in batches that share one domain each."""
     if subgroup.required is not None:
         level = max(level, subgroup.required + 1)
     if not subgroup.children:
@@ -514,6 +514,6 @@ def _batches_of(
 
 
 def _weight(other: Shape, shape: Shape) -> int:
-    """Slots of a shape that another pod takes on its node at most."""
+    """Upper bound for the slots of a shape that another pod uses on its node."""
     theirs = dict(other.requests)
     return max([1, *(-(-theirs.get(name, 0) // need) for name, need in shape.requests if need)])

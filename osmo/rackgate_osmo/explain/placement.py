@@ -1,7 +1,7 @@
-"""Where a task group can go: an exact answer.
+"""Exact answer to where a task group fits.
 
-Required groups must have a domain; then as many preferences as can be had together, coarsest
-first. Preferences never keep anything from being placed.
+Every required group must have a domain. Then preferences are satisfied, coarsest first, as long as
+all of them can be satisfied together. A preference never makes a task group unschedulable.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from rackgate_osmo.model.workflow import DEFAULT_RESOURCE, Pool, TaskGroup, Tole
 from rackgate_osmo.render.node import Kind, Node
 from rackgate_osmo.render.tree import subgroup_tree_of
 
-STEPS: Final = 100_000  # tries of a domain: some seconds
+STEPS: Final = 100_000  # tried domains; takes a few seconds
 
-# Names of nodes that pods with these tolerations may not run on.
+# Names of the nodes that pods with these tolerations may not use.
 ExcludedNodes: TypeAlias = Mapping[tuple[Toleration, ...], frozenset[str]]
 
 
 @dataclass(slots=True)
 class TaskGroupRequests:
-    """What a task group asks for: its tree, and the pods of its leaves.
+    """What a task group requests: its tree, and the pods of its leaves.
 
     Attributes:
-        shapes: of its pods, each once.
+        shapes: distinct shapes of its pods.
         counts: pods by shape of each leaf of the tree.
         tasks: shape of every task, by name.
     """
@@ -49,11 +49,11 @@ class TaskGroupRequests:
     tasks: Mapping[str, Shape]
 
     def nodes(self) -> Iterator[Node]:
-        """Every node but the root, each after its parent."""
+        """All nodes but the root, parents first."""
         return self.root.below()
 
     def preferred(self) -> list[Node]:
-        """Nodes that prefer a domain, coarsest first, as KAI takes them."""
+        """Nodes that prefer a domain, coarsest first, which is also KAI's order."""
         found = [node for node in self.nodes() if node.kind is Kind.PREFERRED]
         return sorted(found, key=lambda node: node.level)
 
@@ -63,9 +63,9 @@ class Plan:
     """Groups that must have a domain.
 
     Attributes:
-        root: everything.
+        root: all pods.
         items: by `id` of each node that must have a domain.
-        homes: by `id` of each leaf, the item that its pods are loose in.
+        homes: by `id` of each leaf, the item whose loose pods include those of the leaf.
     """
 
     root: Item
@@ -75,11 +75,11 @@ class Plan:
 
 @dataclass(slots=True)
 class GroupPlacement:
-    """A way to place a task group.
+    """One placement of a task group.
 
     Attributes:
-        pods: pods by node of the cluster, by `id` of the tree's leaves; in step with the shapes.
-        complete: False where it was not decided whether further preferences can be satisfied.
+        pods: by `id` of the tree's leaves, for each shape, pods by node of the cluster.
+        complete: False if the search did not decide whether more preferences can be satisfied.
     """
 
     pods: dict[int, list[dict[int, int]]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class GroupPlacement:
 def task_group_requests_of(
     group: TaskGroup, workflow: Workflow, pool: Pool, excluded_nodes: ExcludedNodes | None = None
 ) -> TaskGroupRequests:
-    """What a task group asks for."""
+    """What a task group requests."""
     found: dict[str, Shape] = {}
     for task in group.tasks:
         name = task.resource or DEFAULT_RESOURCE
@@ -113,7 +113,7 @@ def plan_of(group_requests: TaskGroupRequests, accepted: Collection[int] = ()) -
 
     Args:
         group_requests: of one task group.
-        accepted: `id` of preferred nodes to insist on, beside those that are required.
+        accepted: `id` of preferred nodes that must have a domain like required ones.
     """
     counts = {id(leaf): numbers for leaf, numbers in group_requests.counts}
     items: dict[int, Item] = {}
@@ -144,7 +144,7 @@ def plan_of(group_requests: TaskGroupRequests, accepted: Collection[int] = ()) -
 def find_placement(
     room: Room, group_requests: TaskGroupRequests, steps: int = STEPS
 ) -> GroupPlacement | None:
-    """A way to place a task group on the room there is, or None: there is none.
+    """A placement of a task group in the free capacity; None if there is none.
 
     Raises:
         UndecidedError: not decided within so many steps.
@@ -184,7 +184,7 @@ def _preferring(
     found: dict[Item, int],
     steps: int,
 ) -> tuple[Plan, dict[Item, int], bool]:
-    """One preference after another, each kept if all that are kept can be had together."""
+    """Try the preferences one by one; keep each that can be satisfied with those kept before."""
     budget = Budget(steps)
     accepted: set[int] = set()
     for node in group_requests.preferred():
@@ -214,7 +214,7 @@ def _take(left: dict[int, int], pods: int) -> dict[int, int]:
 
 
 def charge(room: Room, group_requests: TaskGroupRequests, placement: GroupPlacement) -> None:
-    """Take the room of a task group."""
+    """Charge the requests of a placed task group to free capacity."""
     for by_shape in placement.pods.values():
         for shape, nodes in zip(group_requests.shapes, by_shape, strict=True):
             for node, pods in nodes.items():
@@ -224,7 +224,7 @@ def charge(room: Room, group_requests: TaskGroupRequests, placement: GroupPlacem
 def fit_together(
     room: Room, group_requests: Sequence[TaskGroupRequests], steps: int
 ) -> bool | None:
-    """Whether all task groups fit at once; None where that is not decided."""
+    """Whether all task groups fit at once; None if undecided."""
     shapes = tuple(dict.fromkeys(shape for one in group_requests for shape in one.shapes))
     roots = [_with_shapes(plan_of(one).root, one.shapes, shapes) for one in group_requests]
     loose = tuple(map(sum, zip((0,) * len(shapes), *(root.loose for root in roots), strict=True)))
@@ -236,7 +236,7 @@ def fit_together(
 
 
 def _with_shapes(item: Item, mine: Sequence[Shape], shapes: Sequence[Shape]) -> Item:
-    """The same group, its pods counted by other shapes."""
+    """The same group with its pods counted by these shapes."""
     counts = dict(zip(mine, item.loose, strict=True))
     children = [_with_shapes(child, mine, shapes) for child in item.children]
     return Item(item.level, tuple(counts.get(shape, 0) for shape in shapes), children)

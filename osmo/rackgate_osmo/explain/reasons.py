@@ -1,4 +1,4 @@
-"""Why KAI leaves a task group pending, or why what it does cannot be known: in words."""
+"""Messages that say why KAI leaves a task group pending, or why this cannot be predicted."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rackgate_assigner.topology.model import NodeInfo
 from rackgate_osmo.explain.explanation import Deviation
 from rackgate_osmo.render.subgroups import SubGroup
 
-_NAMED: Final = 5  # subgroups that a sentence names
+_NAMED: Final = 5  # subgroups named in a message
 
 
 def unlabelled(bare: int, nodes: Sequence[NodeInfo], levels: Sequence[str]) -> Deviation:
-    """Nodes without a label, which KAI does not count."""
+    """Nodes without a label, which KAI ignores."""
     lacking = {label: sum(label not in node.labels for node in nodes) for label in levels}
     shown = ", ".join(f"{label} on {count}" for label, count in lacking.items() if count)
     return Deviation(
@@ -26,7 +26,7 @@ def unlabelled(bare: int, nodes: Sequence[NodeInfo], levels: Sequence[str]) -> D
 
 
 def one_domain(levels: Sequence[str], level: int) -> Deviation:
-    """A level that KAI does not see."""
+    """A level whose domains KAI does not find."""
     return Deviation(
         name="one-domain defect",
         text="the nodes that KAI chooses from, cordoned ones among them, all lie in one domain of "
@@ -37,7 +37,7 @@ def one_domain(levels: Sequence[str], level: int) -> Deviation:
 
 
 def mixed(subgroup: SubGroup, what: str) -> Deviation:
-    """Pods of several sizes, each counted as large as the largest, and what becomes of them."""
+    """Pods of several sizes, each counted as large as the largest, and the effect."""
     who = f'subgroup "{subgroup.name}"' if subgroup.name else "the PodGroup"
     return Deviation(
         name="mixed sizes",
@@ -58,7 +58,7 @@ def packing() -> Deviation:
 
 
 def groups_before() -> Deviation:
-    """Task groups that may be scheduled before; which and where is unknown."""
+    """Task groups that KAI may schedule earlier, in domains that are not known."""
     return Deviation(
         name="task groups before",
         text="KAI takes the workflow's task groups one after another, older ones first. Their ages "
@@ -82,7 +82,7 @@ def siblings(subgroup: SubGroup, pod_group: str) -> Deviation:
 
 
 def dots(one: str, other: str) -> Deviation:
-    """Two domains that read alike."""
+    """Two domains whose joined label values are equal."""
     return Deviation(
         name="dots in label values",
         text=f"KAI joins label values with dots and takes {one} and {other} for one domain: it may "
@@ -103,7 +103,7 @@ def outside_pool(nodes: int) -> Deviation:
 
 
 def search_limit() -> Deviation:
-    """The exact search did not end."""
+    """The exact search ended undecided."""
     return Deviation(
         name="search cut off",
         text="whether there is a place was not decided",
@@ -112,7 +112,7 @@ def search_limit() -> Deviation:
 
 
 def unsized(tasks: int) -> Deviation:
-    """Tasks whose pods request nothing, and are counted as one cpu each all the same."""
+    """Tasks whose pods request nothing, although one cpu is counted for each."""
     who = "1 task has" if tasks == 1 else f"{tasks} tasks have"
     return Deviation(
         name="unsized tasks",
@@ -123,7 +123,7 @@ def unsized(tasks: int) -> Deviation:
 
 
 def terminating(pods: int) -> Deviation:
-    """Pods that are being deleted, whose room is counted as taken."""
+    """Pods that are being deleted, whose capacity still counts as used."""
     who = "1 pod terminates" if pods == 1 else f"{pods} pods terminate"
     return Deviation(
         name="terminating pods",
@@ -133,7 +133,7 @@ def terminating(pods: int) -> Deviation:
 
 
 def partly(running: int, pods: int) -> Deviation:
-    """Some pods run, and the others are placed beside them."""
+    """Some pods run, and the others are added to them."""
     return Deviation(
         name="partly running",
         text=f"{running} of {pods} pods are on nodes, and KAI adds the others to them",

@@ -1,10 +1,10 @@
 """The nodes of a pool as domains of its keys, and how many pods fit in each.
 
-The placement engine of the assigner counts: its `TopologyTree` makes the domains, its `Capacity`
-holds what is free, its `fit` says how many pods a node takes. Two things differ from a flavor's
-topology. A node that lacks a label stays in: it lies in a domain without a value, which a group
-that names the level may not use and any other group may. And the lowest level is always the node,
-so that a sum over a domain never hides that the capacity is in pieces.
+The placement engine of the assigner does the counting: its `TopologyTree` builds the domains, its
+`Capacity` keeps the free capacity, and its `fit` counts the pods that fit on a node. Two things
+differ from a flavor's topology. A node without a label is included, in a domain without a value:
+groups that name the level may not use it, all others may. And the lowest level is always the node,
+so that sums over a domain do not hide fragmentation.
 
 Level 0 is the whole cluster; level `i` is the pool's i-th key. Leaves are nodes.
 """
@@ -23,12 +23,12 @@ from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.placement.count import FreeCapacity, fit
 from rackgate_assigner.topology.tree import TopologyTree
 
-# No label value: those hold no control characters.
+# Not a valid label value: those have no control characters.
 MISSING: Final = "\x00"
 
 
 class BoundPod(NamedTuple):
-    """A pod on a node that has not ended; `requests` without the implied 1 of `pods`."""
+    """A bound pod that has not ended; `requests` without the implied 1 of `pods`."""
 
     node: str
     requests: Mapping[str, int]
@@ -49,13 +49,13 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one pod takes: sorted requests without the implied 1 of `pods`, and excluded nodes."""
+    """What one pod requests: sorted amounts without the implied 1 of `pods`, and excluded nodes."""
 
     requests: tuple[tuple[str, int], ...] = ()
     excluded: frozenset[str] = frozenset()
 
     def covers(self, other: Shape) -> bool:
-        """Whether a pod of the other shape fits wherever one of this shape does."""
+        """Whether a pod of the other shape fits on every node where one of this shape fits."""
         mine = dict(self.requests)
         enough = all(mine.get(name, 0) >= amount for name, amount in other.requests)
         return enough and self.excluded >= other.excluded
@@ -65,7 +65,7 @@ class Room:
     """Domains of the nodes, and their free capacity.
 
     Attributes:
-        tree: its levels stand for the pool's keys, and below them the node.
+        tree: its levels are the pool's keys, and the node as the lowest level.
         capacity: charge pods to it.
         nodes: in the order of the leaves.
     """
@@ -92,14 +92,14 @@ class Room:
         self.nodes = [by_name[node.name] for node in self.tree.nodes]
 
     def charge_pods(self, pods: Iterable[BoundPod]) -> None:
-        """Take the capacity of those pods that are bound to these nodes."""
+        """Charge those of the pods that are bound to these nodes."""
         for pod in pods:
             leaf = self.tree.leaf_of_node(pod.node)
             if leaf is not None:
                 self.capacity.charge(leaf, pod.requests, 1)
 
     def copy(self) -> Room:
-        """A copy with a capacity of its own."""
+        """A copy with its own capacity."""
         twin = object.__new__(Room)
         twin.depth, twin.tree, twin.nodes = self.depth, self.tree, self.nodes
         twin.capacity = self.capacity.copy()
@@ -132,7 +132,7 @@ class Room:
         return 0 if level <= 1 else int(self.tree.parents[level - 1][domain])
 
     def path(self, level: int, domain: int) -> tuple[str, ...]:
-        """Label values of a domain, coarsest first; `MISSING` where nodes lack the label."""
+        """Label values of a domain, coarsest first; `MISSING` for a label that nodes lack."""
         return () if level == 0 else self.tree.paths[level - 1][domain]
 
     def labelled(self, level: int, domain: int) -> bool:
@@ -144,7 +144,7 @@ class Room:
         return self.tree.paths[-1][leaf][:-1]
 
     def fits(self, shape: Shape) -> list[int]:
-        """How many pods of a shape each node still takes."""
+        """How many pods of a shape still fit on each node."""
         free = FreeCapacity(self.capacity, simulate_empty=False)
         counts = fit(single_pod_requests(dict(shape.requests)), free)
         for name in shape.excluded:
@@ -155,7 +155,7 @@ class Room:
         return found
 
     def sums(self, level: int, amounts: Sequence[int]) -> list[int]:
-        """Amounts by node, summed by the domains of a level."""
+        """Amounts by node, summed by domain of a level."""
         if level == 0 or not amounts:
             return [sum(amounts)] * self.domains(level)
         starts = self.tree.leaf_ranges[level - 1][:-1]
@@ -163,7 +163,7 @@ class Room:
         return found
 
     def free(self, resource: str) -> list[int]:
-        """What is free of a resource on each node, never negative."""
+        """Free amount of a resource on each node, never negative."""
         row = self.capacity.rows.get(resource)
         if row is None:
             return [0] * self.tree.leaf_count
@@ -172,5 +172,5 @@ class Room:
 
 
 def format_path(path: Sequence[str]) -> tuple[str, ...]:
-    """A domain for output: "" where nodes lack the label."""
+    """A domain for output, with "" for a label that nodes lack."""
     return tuple("" if value == MISSING else value for value in path)

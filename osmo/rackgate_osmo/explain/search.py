@@ -1,22 +1,23 @@
 """Exact search: a domain for every group that must have one, and a node for every pod.
 
 Input: a tree of `Item`s (groups nested in groups, each with pods by shape) and a `Room`. Output:
-a domain for each item such that all pods find a node, or the certainty that there is none. Two
-groups may share a domain, and a group's domain lies in that of the group around it.
+a domain for each item such that every pod has a node, or the proof that there is none. Two groups
+may share a domain, and the domain of a group lies inside that of its parent.
 
-Phase 1, `_Search`, chooses domains: depth first, larger groups first, each into the tightest
-domain that holds it, and back where that leads nowhere.
+Phase 1, `_Search`, chooses domains by depth-first search with backtracking: larger groups first,
+each in the fitting domain with the least free capacity.
 
 - The pods that are confined to a domain must fit into it. Domains are nested, so with pods of one
-  shape this is also enough (Hall's condition on nested sets). With several shapes it only rules
-  out, and phase 2 decides.
-- Groups that are alike take domains in one order. Of domains that are alike only the first is
-  tried. All other combinations are the same up to names.
-- A group is offered only domains that could hold it if nothing else were there.
+  shape this is also sufficient (Hall's theorem for nested sets). With several shapes it is only
+  necessary, and phase 2 decides.
+- Symmetry: equal groups get domains in one order, and of equal domains only the first is tried.
+  All other combinations differ in names only.
+- A group is tried only in domains that could contain it if they were otherwise empty.
 
-Phase 2, `Packing`, chooses nodes. A `Lot` is a number of equal pods that may use one run of nodes.
-Lots with fewest nodes come first; node by node as many pods as fit, fewer where that leads
-nowhere. Nodes that are alike get pods in descending numbers, since other orders are the same.
+Phase 2, `Packing`, chooses nodes, also with backtracking. A `Lot` is a number of equal pods that
+may use one range of nodes. Lots with the fewest nodes come first. Each node gets as many pods as
+fit, and fewer after backtracking. Equal nodes get descending numbers of pods, because other orders
+are equivalent.
 
 Both are exponential in the worst case. A `Budget` of steps ends them with `UndecidedError`.
 """
@@ -35,23 +36,23 @@ from rackgate_osmo.explain.room import Room, Shape
 
 Counts: TypeAlias = tuple[int, ...]
 
-_LOOKUPS_PER_STEP: Final = 64  # domains or nodes that are looked up in the time of one step
-# Pods that take most of these are placed first.
+_LOOKUPS_PER_STEP: Final = 64  # domains or nodes that count as one step
+# Pods that request the most of these are placed first.
 _HARDEST: Final = ("nvidia.com/gpu", "cpu", "memory", "ephemeral-storage")
 
 
 class UndecidedError(Exception):
-    """The search ended before it knew."""
+    """The search used up its steps without a result."""
 
 
 class Budget:
-    """Steps that searches may take."""
+    """Number of steps that searches may use."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Take steps; raise UndecidedError when none are left."""
+        """Use steps; raise UndecidedError if none are left."""
         self.left -= steps
         if self.left < 0:
             raise UndecidedError
@@ -62,7 +63,7 @@ class Item:
     """Pods that must share one domain.
 
     Attributes:
-        level: of that domain; 0: anywhere.
+        level: of that domain; 0 for no restriction.
         loose: pods by shape that are in this group, but in no group inside it.
         children: groups inside it, of finer levels.
     """
@@ -73,24 +74,24 @@ class Item:
     _total: Counts | None = None
 
     def total(self) -> Counts:
-        """Pods by shape, of the groups inside too."""
+        """Pods by shape, including those of the groups inside."""
         if self._total is None:
             parts = (self.loose, *(child.total() for child in self.children))
             self._total = tuple(map(sum, zip(*parts, strict=True)))
         return self._total
 
     def walk(self) -> Iterator[Item]:
-        """This group and all inside, each after the one around it."""
+        """This group and all groups inside, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 class FitTables:
-    """What fits where, for pods of certain shapes; made once, searched often.
+    """How many pods of given shapes fit in each domain; computed once for many searches.
 
     Attributes:
-        slots: by level and shape, how many pods each domain takes.
+        slots: by level and shape, how many pods fit in each domain.
     """
 
     def __init__(self, room: Room, shapes: Sequence[Shape]) -> None:
@@ -112,7 +113,7 @@ class FitTables:
         self._classes: dict[Item, int] = {}
 
     def equivalence_class(self, item: Item) -> int:
-        """Equal for groups that ask for the same."""
+        """A number that is the same for groups with equal requests."""
         known = self._classes.get(item)
         if known is None:
             inside = tuple(sorted(map(self.equivalence_class, item.children)))
@@ -121,20 +122,20 @@ class FitTables:
         return known
 
     def in_order(self, items: Sequence[Item]) -> list[Item]:
-        """Groups in the order of the search: finer and larger ones first, alike ones in a row."""
+        """Groups in the order of the search: finer and larger ones first, equal ones adjacent."""
         return sorted(
             items, key=lambda one: (-one.level, -sum(one.total()), self.equivalence_class(one))
         )
 
     def nodes_in(self, level: int, domain: int) -> tuple[Hashable, ...]:
-        """Equal for domains whose nodes offer the same."""
+        """A value that is the same for domains with equal free capacity."""
         if self.uniform:
             return tuple(counts[domain] for counts in self.slots[level])
         start, end = self.room.leaves(level, domain)
         return tuple(sorted(self._nodes[start:end]))
 
     def holds(self, level: int, domain: int, confined: Sequence[int]) -> bool:
-        """Whether pods by shape fit into a domain, as far as sums can tell."""
+        """Whether pods by shape may fit into a domain, judged by sums: a necessary condition."""
         for shape, covering in enumerate(self._covering):
             if sum(confined[at] for at in covering) > self.slots[level][shape][domain]:
                 return False
@@ -145,7 +146,7 @@ class FitTables:
         return True
 
     def times(self, item: Item, domain: int, confined: Sequence[int]) -> int:
-        """How often a group fits into a domain at most, beside what is confined to it."""
+        """Upper bound for how often a group fits into a domain, next to the pods confined to it."""
         total = item.total()
         most = sum(total) + 10**9
         for shape, covering in enumerate(self._covering):
@@ -156,7 +157,7 @@ class FitTables:
         return max(most, 0)
 
     def could_hold(self, item: Item, domain: int) -> bool:
-        """Whether a group could be in a domain if nothing else were there; False is certain."""
+        """Whether a group may fit into an otherwise empty domain; False is certain."""
         key = (self.equivalence_class(item), domain)
         if key not in self._alone:
             children = sorted(item.children, key=self.equivalence_class)
@@ -167,7 +168,7 @@ class FitTables:
         return self._alone[key]
 
     def _enough(self, level: int, domain: int, alike: list[Item]) -> bool:
-        """Whether there are domains for all of some groups that are alike."""
+        """Whether there may be enough domains for these equal groups."""
         item, left, nothing = alike[0], len(alike), [0] * len(self.shapes)
         for inside in self.room.within(level, domain, item.level):
             if self.room.labelled(item.level, inside) and self.could_hold(item, inside):
@@ -178,11 +179,11 @@ class FitTables:
 
 
 def solve(tables: FitTables, root: Item, budget: Budget, at: int = 0) -> dict[Item, int] | None:
-    """A domain for every item such that all pods find a node; None where there is no way.
+    """A domain for every item such that every pod has a node; None if there is no solution.
 
     Args:
         tables: of the shapes that the items count.
-        root: everything; each group below has a finer level than the one around it.
+        root: all pods; children have finer levels than their parents.
         budget: shared with other searches.
         at: the root's domain.
     """
@@ -192,7 +193,7 @@ def solve(tables: FitTables, root: Item, budget: Budget, at: int = 0) -> dict[It
 def pack(
     tables: FitTables, found: Mapping[Item, int], budget: Budget
 ) -> dict[tuple[int, int, int], Mapping[int, int]] | None:
-    """Pods by node for chosen domains, by run of nodes and shape; None where there is no way."""
+    """Pods by node for chosen domains, by node range and shape; None if there is no solution."""
     merged: Counter[tuple[int, int, int]] = Counter()
     for item, domain in found.items():
         start, end = tables.room.leaves(item.level, domain)
@@ -208,13 +209,13 @@ class _Step:
     """A group whose domain is to be chosen.
 
     Attributes:
-        parent: position of the group around it.
-        twin: position of the sibling before it, if that is alike; else -1.
-        twins: how many siblings from here on are alike.
-        order: domains to try, the tightest first; a twin goes on in the order of the first.
+        parent: position of the parent group.
+        twin: position of the sibling before it, if that one is equal; else -1.
+        twins: number of equal siblings from here on.
+        order: domains to try, least free capacity first; a twin continues in that order.
         at: position in `order` of the domain that is tried.
-        domain: the one that is taken, or -1.
-        failed: what domains looked like that led nowhere.
+        domain: the chosen domain, or -1.
+        failed: `_likeness` of the domains that failed.
     """
 
     item: Item
@@ -230,8 +231,8 @@ class _Step:
 class _Search:
     """Phase 1.
 
-    Invariant: `confined[level][domain]` counts, by shape, the pods of all groups whose domain is
-    chosen and lies in that domain, up to the domain of the group around them.
+    Invariant: for each group with a chosen domain, `confined[level][domain]` counts its pods by
+    shape in that domain and in those that contain it, inside the domain of its parent.
     """
 
     def __init__(self, tables: FitTables, root: Item, budget: Budget, at: int) -> None:
@@ -278,7 +279,7 @@ class _Search:
         return None
 
     def _enter(self, position: int) -> None:
-        """Order the domains that a group may try, now that those before it have theirs."""
+        """Order the domains to try for a group, after those before it have theirs."""
         step = self.steps[position]
         step.at, step.domain, step.failed = -1, -1, set()
         if step.twin >= 0:
@@ -306,11 +307,11 @@ class _Search:
                 slots = sum(counts[domain] for counts in self.tables.slots[level])
                 found.append((slots - sum(confined), domain))
         if left > 0:
-            return []  # not all of the twins find a domain
+            return []  # not enough domains for all twins
         return [domain for _, domain in sorted(found)]
 
     def _advance(self, position: int) -> bool:
-        """Take the next domain that may do; False where there is none."""
+        """Choose the next domain that may fit; False if there is none."""
         step = self.steps[position]
         if step.domain >= 0:
             step.failed.add(self._likeness(position, step.domain))
@@ -329,7 +330,7 @@ class _Search:
         return False
 
     def _around(self, position: int, domain: int) -> Iterator[tuple[int, int]]:
-        """A domain and those around it, below the domain of the group around this one."""
+        """A domain and those that contain it, inside the domain of the parent group."""
         step = self.steps[position]
         top = self.steps[step.parent].item.level if step.parent >= 0 else -1
         for level in range(step.item.level, top, -1):
@@ -337,7 +338,7 @@ class _Search:
             domain = self.room.parent(level, domain)
 
     def _confine(self, position: int, domain: int, times: int) -> bool:
-        """Count a group's pods in a domain, or take them out again; whether all still fits."""
+        """Add a group's pods to a domain, or remove them; whether all pods there may still fit."""
         fits = True
         for level, at in self._around(position, domain):
             confined = self.confined[level][at]
@@ -347,7 +348,7 @@ class _Search:
         return fits
 
     def _likeness(self, position: int, domain: int) -> Hashable:
-        """Equal for domains that are alike now, and what lies around them as well."""
+        """A value that is the same for domains that are equal now, with all that contain them."""
         return tuple(
             self._signature(level, at)
             for level, at in self._around(position, domain)
@@ -375,7 +376,7 @@ class Lot:
 
 @dataclass(slots=True)
 class _Choice:
-    """Pods of one lot on one node: how many now, and the fewest that leave room for the rest."""
+    """Pods of one lot on one node: the chosen number, and the fewest for which the rest can fit."""
 
     node: int
     pods: int
@@ -383,7 +384,7 @@ class _Choice:
 
 
 class Packing:
-    """Phase 2: nodes for lots, given in any order; made for one question."""
+    """Phase 2: nodes for lots in any order; an instance is used for one search."""
 
     def __init__(self, room: Room, lots: Sequence[Lot], budget: Budget) -> None:
         self.order = sorted(range(len(lots)), key=lambda at: _hardest_first(lots[at]))
@@ -417,7 +418,7 @@ class Packing:
         self.borders = sorted({edge for lot in lots for edge in (lot.start, lot.end)})
 
     def run(self) -> list[Mapping[int, int]] | None:
-        """Pods by node for every lot, in the order given; None where there is no way."""
+        """Pods by node for every lot, in the given order; None if there is no solution."""
         taken: list[list[_Choice]] = [[]]
         while len(taken) <= len(self.lots):
             if not self._fill(taken) and not self._back(taken):
@@ -428,11 +429,11 @@ class Packing:
         return found
 
     def _fill(self, taken: list[list[_Choice]]) -> bool:
-        """Give the pods of the last lot to its nodes; False where they do not fit."""
+        """Assign the pods of the last lot to nodes; False if they do not fit."""
         at, choices = len(taken) - 1, taken[-1]
         lot, nodes = self.lots[at], self.nodes[at]
         fits = [self._fits(at, node) for node in nodes]
-        # Choices made already are charged; what they left is what counts from there on.
+        # Choices of an earlier call are charged already; continue after them.
         left = lot.pods - sum(choice.pods for choice in choices)
         after = sum(fits[len(choices) :])
         self.budget.spend(1 + len(nodes) // _LOOKUPS_PER_STEP)
@@ -453,7 +454,7 @@ class Packing:
         return True
 
     def _back(self, taken: list[list[_Choice]]) -> bool:
-        """Take the last choice that can be smaller one smaller; False where none can."""
+        """Backtrack: take one pod from the last choice that allows it; False if there is none."""
         while taken:
             at = len(taken) - 1
             while taken[-1]:
@@ -477,7 +478,7 @@ class Packing:
             self.free[node][index] -= need * pods
 
     def _alike(self, before: int, node: int, at: int, pods: int) -> bool:
-        """Whether two nodes were the same to every lot before this one had pods on the first."""
+        """Whether two nodes were equal for every lot before the first got these pods."""
         rows = zip(self.free[before], self.requests[at], self.free[node], strict=True)
         return (
             all(have + need * pods == other for have, need, other in rows)

@@ -1,9 +1,11 @@
-"""Why a task group cannot be placed: which group finds no domain, and how much is missing.
+"""Why a task group does not fit: which group finds no domain, and how much is missing.
 
-Groups are processed in the order of the search, larger ones first. The first that finds no domain
-of its own, or none beside those before it, is reported; inside the domain that comes closest, the
-same search is repeated. What a domain takes is filled subgroup by subgroup, so it is a number that
-can be had; where several subgroups share it, another order might do a little better.
+Groups are processed in the order of the search, larger ones first. The report names the first
+group that finds no domain, either by itself or next to the groups before it. The same search is
+then repeated inside the domain that comes closest.
+
+The number of pods that a domain fits is a lower bound: subgroups are added one by one, and with
+several subgroups another order may fit a few more.
 """
 
 from __future__ import annotations
@@ -29,33 +31,33 @@ from rackgate_osmo.explain.search import (
 from rackgate_osmo.model.workflow import Pool
 from rackgate_osmo.render.node import Node
 
-CLOSEST: Final = 3  # domains that are looked at closely
-COUNTING: Final = 5  # times the steps of one question, for all counting together
+CLOSEST: Final = 3  # domains in which searches count the pods that fit
+COUNTING: Final = 5  # steps for all counting together, as a multiple of those of one search
 DEEPEST: Final = 16  # maximum depth of nested shortages
-_NAMED: Final = 5  # subgroups named in a sentence
+_NAMED: Final = 5  # subgroups named in a message
 
 
 def shortages(
     room: Room, pool: Pool, group_requests: TaskGroupRequests, steps: int, top: int
 ) -> tuple[explanation.Shortage, ...]:
-    """Why a task group has no place, the coarsest reason first.
+    """Why a task group does not fit, from the outermost group inwards.
 
     Args:
-        room: as it is when the group's turn comes.
+        room: nodes with the capacity that is free for this group.
         pool: gives the keys.
-        group_requests: of a task group without a placement by `find_placement`.
-        steps: for each question.
+        group_requests: of a task group for which `find_placement` finds no placement.
+        steps: for each search.
         top: domains to list for each shortage.
 
     Raises:
-        UndecidedError: a question was not decided within these steps.
+        UndecidedError: a search was not decided within these steps.
     """
     finder = _Finder(room, pool, group_requests, steps, top)
     return tuple(finder.find(finder.root, 0))
 
 
 class _Finder:
-    """One task group that does not fit."""
+    """Finds the shortages of one task group."""
 
     def __init__(
         self, room: Room, pool: Pool, group_requests: TaskGroupRequests, steps: int, top: int
@@ -69,7 +71,7 @@ class _Finder:
         self.nodes = {item: nodes[at] for at, item in plan.items.items()}
 
     def find(self, item: Item, at: int, depth: int = 0) -> Iterator[explanation.Shortage]:
-        """What keeps a group that does not fit out of a domain of its level."""
+        """The shortages of a group that does not fit into a domain of its level."""
         children = self.tables.in_order(item.children)
         alone: dict[int, bool] = {}
         for child in children:
@@ -88,7 +90,7 @@ class _Finder:
             key=lambda number: self._solve(item.level, children[:number], at) is None,
         )
         if too_many <= len(children):
-            yield self._short_beside(
+            yield self._shortage_after(
                 children[: too_many - 1], children[too_many - 1], item.level, at
             )
         elif depth == 0:  # else the enclosing group is already reported
@@ -100,17 +102,17 @@ class _Finder:
         around = Item(level, (0,) * len(self.tables.shapes), children)
         return solve(self.tables, around, Budget(self.steps), at)
 
-    def _short_beside(
-        self, beside: Sequence[Item], child: Item, level: int, at: int
+    def _shortage_after(
+        self, earlier: Sequence[Item], child: Item, level: int, at: int
     ) -> explanation.Shortage:
-        """The shortage of a group that fits alone, once those before it have their nodes."""
+        """The shortage of a group that fits alone, but not next to those before it."""
         left = self.room.copy()
-        found = self._solve(level, beside, at)
+        found = self._solve(level, earlier, at)
         packed = pack(self.tables, found or {}, Budget(self.steps))
         for (_, _, shape), nodes in (packed or {}).items():
             for node, pods in nodes.items():
                 left.capacity.charge(node, dict(self.tables.shapes[shape].requests), pods)
-        return self._short(FitTables(left, self.tables.shapes), child, level, at, beside)[0]
+        return self._short(FitTables(left, self.tables.shapes), child, level, at, earlier)[0]
 
     def _short(
         self,
@@ -118,7 +120,7 @@ class _Finder:
         child: Item,
         level: int,
         at: int,
-        beside: Sequence[Item] = (),
+        earlier: Sequence[Item] = (),
     ) -> tuple[explanation.Shortage, int | None]:
         """The shortage of one group inside a domain, and the domain that comes closest."""
         inside = [
@@ -126,7 +128,7 @@ class _Finder:
             for domain in self.room.within(level, at, child.level)
             if self.room.labelled(child.level, domain)
         ]
-        # Domains that may take most of the group first.
+        # Domains that may fit most of the group first.
         by_shape = zip(tables.slots[child.level], child.total(), strict=True)
         slots = [(counts, n) for counts, n in by_shape if n]
         inside.sort(
@@ -140,17 +142,17 @@ class _Finder:
         counted.sort(key=lambda pair: (-sum(pair[0]), pair[1]))
         rooms = [(self.room.path(child.level, domain), sum(kept)) for kept, domain in counted]
         kept, best = counted[0] if counted else ((0,) * len(child.total()), None)
-        return self._entry(child, kept, rooms, self.room.path(level, at), beside), best
+        return self._entry(child, kept, rooms, self.room.path(level, at), earlier), best
 
     def _most(self, tables: FitTables, item: Item, at: int) -> Counts:
         """How many of a group's pods, by shape, fit into a domain.
 
-        Pods of one group and shape after another: whole ones in runs, each twice as long as the
-        last; where that fails, as many as fit. What is not decided in time is not counted.
+        Adds the pods of one subgroup and shape after another: complete sets in runs that double in
+        length, and if a run fails, as many pods as fit. An undecided search counts as a failure.
         """
         kept = {one: [0] * len(one.loose) for one in item.walk()}
         order = sorted(kept, key=lambda one: (-one.level, -sum(one.loose)))
-        places = [(one, shape) for one in order for shape, n in enumerate(one.loose) if n]
+        parts = [(one, shape) for one in order for shape, n in enumerate(one.loose) if n]
 
         def holds(pods: int | None, some: Sequence[tuple[Item, int]]) -> bool:
             for one, shape in some:
@@ -161,8 +163,8 @@ class _Finder:
                 return False
 
         done, run = 0, 1
-        while done < len(places):
-            some = places[done : done + run]
+        while done < len(parts):
+            some = parts[done : done + run]
             if holds(None, some):
                 done, run = done + run, 2 * run
                 continue
@@ -178,7 +180,7 @@ class _Finder:
         return tuple(map(sum, zip(*kept.values(), strict=True)))
 
     def _missing_nodes(self, item: Item, kept: Counts) -> int:
-        """Empty nodes that take what is not kept, each shape its own; 0: no node takes one."""
+        """Empty nodes needed for the missing pods, separately by shape; 0 if no node fits one."""
         found = 0
         for shape, pods, have in zip(self.tables.shapes, item.total(), kept, strict=True):
             if pods > have:
@@ -194,7 +196,7 @@ class _Finder:
         kept: Counts,
         rooms: Sequence[tuple[tuple[str, ...], int]],
         within: tuple[str, ...],
-        beside: Sequence[Item] = (),
+        earlier: Sequence[Item] = (),
     ) -> explanation.Shortage:
         node, pods, takes = self.nodes.get(item), sum(item.total()), sum(kept)
         found = explanation.Shortage(
@@ -210,7 +212,7 @@ class _Finder:
                 for path, n in rooms[: self.top]
             ),
             within=format_path(within),
-            beside=tuple(_called(self.nodes[other]) for other in beside),
+            beside=tuple(_called(self.nodes[other]) for other in earlier),
             text="",
         )
         return msgspec.structs.replace(found, text=self._sentence(found, node))
@@ -241,7 +243,7 @@ class _Finder:
 
 
 def fits_empty(room: Room, shape: Shape) -> int:
-    """Pods of a shape that the largest node takes when nothing else runs there."""
+    """Pods of a shape that fit on the largest node if it is empty."""
     needs = dict(shape.requests)
     needs["pods"] = needs.get("pods", 0) + 1
     return max(
@@ -255,7 +257,7 @@ def fits_empty(room: Room, shape: Shape) -> int:
 
 
 def shown(path: Sequence[str]) -> str:
-    """A domain in a sentence."""
+    """A domain as text."""
     return "/".join(value or "-" for value in path)
 
 
@@ -269,6 +271,6 @@ def _called(node: Node) -> str:
 
 
 def _trimmed(item: Item, kept: dict[Item, list[int]]) -> Item:
-    """A group with the pods that are kept; groups inside that have none are left out."""
+    """The group with these numbers of pods; groups inside without pods are left out."""
     children = [_trimmed(child, kept) for child in item.children]
     return Item(item.level, tuple(kept[item]), [one for one in children if any(one.total())])

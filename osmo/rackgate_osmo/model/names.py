@@ -1,8 +1,8 @@
-"""Names that KAI and the API server take, whatever users call their groups.
+"""Names that KAI and the API server accept for any group name that users choose.
 
-A subgroup's name is the value of a pod label, so 63 characters; it is lower case, because KAI
-looks parents up in lower case only. A name that would be used twice, or is too long, is cut and
-gets a digest of the node's exact path: so no name depends on the order of tasks.
+The name of a subgroup is the value of a pod label, so it has at most 63 characters. It is lower
+case, because KAI looks parents up in lower case only. A name that is too long or not unique is cut
+and gets a digest of the exact path of its node, so no name depends on the order of tasks.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-# Groups from the first level below the hoisted ones down; None is the filler, which no group is.
+# Groups from the first level that not all tasks share; None stands for a filler.
 Path: TypeAlias = tuple[str | None, ...]
 
 # KAI[pod-subgroup-label-64, subgroup-name-unbounded]
 MAX_NAME: Final = 63
-# "zz": among siblings, KAI places what sorts first; this goes last.
+# KAI places siblings in the order of their names: a filler comes last.
 FILLER: Final = "zz-any"
 _DIGITS: Final = 8
 _ALL_DIGITS: Final = 32
@@ -26,30 +26,30 @@ _CUT: Final = re.compile(r"[^a-z0-9]+")
 
 
 def digest(parts: Sequence[str | None], digits: int = _DIGITS) -> str:
-    """Hexadecimal digits that tell apart any two lists of texts."""
+    """Hexadecimal digest of a list of texts."""
     exact = "".join("n;" if part is None else f"{len(part)}:{part};" for part in parts)
     found = hashlib.sha256(exact.encode("utf-8", "surrogatepass")).hexdigest()
     return found[:digits]
 
 
 def segment(group: str | None) -> str:
-    """A group's part of a name.
+    """The segment of a name that stands for a group.
 
-    KAI looks a parent up in lower case, but keeps names as they are: KAI[capital-parent-pending].
+    KAI looks a parent up in lower case, but keeps names unchanged: KAI[capital-parent-pending].
     """
     return FILLER if group is None else group.lower()
 
 
 def unique_names(texts: Sequence[str], paths: Sequence[Path]) -> list[str]:
-    """A name for each node: its text where that is short enough and its own, else with a digest.
+    """A name for each node: its text if that is short enough and unique, else with a digest.
 
     Args:
-        texts: wanted names, lower case, of characters that a label value may have, beginning with
-            a letter or digit.
-        paths: what tells the nodes apart, all different; `texts` need not be.
+        texts: preferred names: lower case, with characters of a label value, starting with a letter
+            or digit.
+        paths: unique identity of each node; `texts` may have duplicates.
 
     Returns:
-        Names in the same order, unique, of 63 characters at most.
+        Names in the same order, unique, at most 63 characters long.
     """
     counts = Counter(texts)
     # KAI[duplicate-subgroup-name]
@@ -59,8 +59,8 @@ def unique_names(texts: Sequence[str], paths: Sequence[Path]) -> list[str]:
     ]
     digits = _DIGITS
     while len(counts := Counter(names)) < len(names):
-        # A group is called like another one's digested name, or two digests are alike: whoever
-        # shares a name gets (more of) a digest, so that again no order matters.
+        # A group has the digested name of another one, or two digests are equal. All nodes
+        # with such a name get a longer digest, so the order still does not matter.
         digits = min(2 * digits, _ALL_DIGITS)
         names = [
             name if counts[name] == 1 else _digested(text, path, digits)
@@ -74,10 +74,10 @@ def _digested(text: str, path: Path, digits: int) -> str:
 
 
 def pod_group_names(workflow: str, groups: Sequence[str]) -> dict[str, str]:
-    """Names of the PodGroups by task group, when the caller gives none: `<workflow>-<group>`.
+    """Names of the PodGroups by task group if the caller gives none: `<workflow>-<group>`.
 
-    A digest of both names is added where the text alone could belong to another pair, is too long
-    or had to be changed to be the name of an object.
+    A digest of both names is added if the text is ambiguous, too long, or was changed to be a valid
+    object name.
     """
     found = {group: _pod_group_name(workflow, group, _DIGITS) for group in groups}
     counts = Counter(found.values())
@@ -90,7 +90,7 @@ def pod_group_names(workflow: str, groups: Sequence[str]) -> dict[str, str]:
 def _pod_group_name(workflow: str, group: str, digits: int) -> str:
     text = f"{workflow}-{group}"
     plain = _CUT.sub("-", text.lower()).strip("-") or "group"
-    # With "-" in the group, workflow w with group a-b and w-a with b would read alike.
+    # With "-" in a group, workflow w with group a-b and workflow w-a with group b collide.
     if plain == text and len(text) <= MAX_NAME and "-" not in group:
         return text
     return f"{plain[: MAX_NAME - 1 - digits].rstrip('-')}-{digest((workflow, group), digits)}"

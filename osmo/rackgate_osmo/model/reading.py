@@ -35,7 +35,7 @@ from rackgate_osmo.model.workflow import (
     Workflow,
 )
 
-# Resource of a task of the wrong form; longer than any name that is read.
+# Resource of a malformed task; longer than any valid name.
 _UNREAD: Final = "\0" * (MAX_NAME + 1)
 _OPTIONAL: Final = ("topology_keys", "node_selector", "tolerations", "gpu_toleration")
 _name: Final = TypeAdapter(Name)
@@ -44,10 +44,10 @@ _tasks: Final = TypeAdapter(tuple[Task, ...])
 
 
 def read_pool(data: Any) -> Pool:
-    """A pool from data, for instance of a YAML file. Fields beyond topology's are ignored.
+    """A pool from data, for instance of a YAML file. Fields unrelated to topology are ignored.
 
     Raises:
-        RejectedError: with everything that is wrong.
+        RejectedError: with all errors.
     """
     if not isinstance(data, Mapping):
         raise RejectedError([_not_a_mapping("pool", "", data)])
@@ -56,7 +56,7 @@ def read_pool(data: Any) -> Pool:
         # KAI[topology-17-levels]
         message = f"{len(keys)} keys are too many: KAI takes {MAX_KEYS} levels at most"
         raise RejectedError([Rejection("pool", "levels", "topology_keys", len(keys), message)])
-    # In YAML, a field without a value reads as null.
+    # In YAML, a field without a value is null.
     empty = [field for field in _OPTIONAL if field in data and data[field] is None]
     data = {name: value for name, value in data.items() if name not in empty}
     try:
@@ -69,17 +69,17 @@ def read_pool(data: Any) -> Pool:
 
 
 def read_workflow(data: Any, pool: Pool, *, strict: bool = False) -> Workflow:
-    """A workflow from data, judged by the keys of the pool it is submitted to.
+    """A workflow from data, checked against the keys of the pool that it is submitted to.
 
     Args:
-        data: `{workflow: {name, groups, resources}, resources}`, resources in either place or
-            both, or the inner mapping alone. `tasks` in place of `groups` is one group
-            `<task>-group` for each task. Other fields of groups and tasks are carried.
+        data: `{workflow: {name, groups, resources}, resources}`, with resources at either level or
+            both, or the inner mapping alone. `tasks` instead of `groups` means one group
+            `<task>-group` for each task. Other fields of groups and tasks are kept.
         pool: where it is submitted.
-        strict: all tasks with requirements must use one set of keys.
+        strict: reject tasks whose requirements use different sets of keys.
 
     Raises:
-        RejectedError: with everything that is wrong.
+        RejectedError: with all errors.
     """
     if not isinstance(data, Mapping):
         raise RejectedError([_not_a_mapping("submission", "", data)])
@@ -98,12 +98,12 @@ def read_workflow(data: Any, pool: Pool, *, strict: bool = False) -> Workflow:
     found += rejections_of(workflow_data, pool, strict=strict)
     if found:
         raise RejectedError(found)
-    # Every part is validated; as a whole it would be once more.
+    # Every element is validated already; validating the whole would repeat that.
     return Workflow.model_construct(name=name, groups=groups, resources=resources.read)
 
 
 class _Resources:
-    """Resources of both places, each judged on its own."""
+    """Resources of both levels, each checked separately."""
 
     def __init__(
         self, places: Mapping[Location, Mapping[Any, Any]], found: list[Rejection]
@@ -111,7 +111,7 @@ class _Resources:
         self.read: dict[str, Resource] = {}
         self.unread: set[str] = set()
         self._prefix: dict[str, Location] = {}
-        # Workflows repeat themselves: fewer objects are quicker to make and to collect.
+        # Requirements repeat: sharing equal ones saves time in construction and garbage collection.
         self._requirements: dict[tuple[Any, ...], Any] = {}
         for prefix, holder in places.items():
             given = holder.get("resources")
@@ -178,9 +178,9 @@ def _not_a_mapping(at: At, path: str, value: object) -> Rejection:
 def _read_groups(
     body: Mapping[Any, Any], inside: Location, found: list[Rejection]
 ) -> tuple[tuple[TaskGroup, ...], Callable[[int, int], Location]]:
-    """The task groups of a workflow, and the way from the indices of a task to its path.
+    """The task groups of a workflow, and a function from the indices of a task to its path.
 
-    What has the wrong form stands as a task of the resource `__UNREAD`. Without `groups`, each of
+    A malformed task is replaced by a task with the resource `__UNREAD`. Without `groups`, each of
     `tasks` is a group of its own.
     """
     field = "groups" if body.get("groups") or not body.get("tasks") else "tasks"
@@ -209,7 +209,7 @@ def _read_groups(
 
 
 def _invalid_list(given: Any, prefix: Location) -> Rejection | None:
-    """A list that is none, is empty or too long to be read."""
+    """The rejection of a value that is not a list, is empty, or has too many entries or tasks."""
     path = path_of(*prefix)
     if given is None:
         message = "no task groups: list at least one under groups"
@@ -236,7 +236,7 @@ def _length(group: Any) -> int:
 
 
 def _alone(task: Task) -> TaskGroup:
-    """A task that is written without a group gets one of its own, as OSMO does it."""
+    """The group that OSMO creates for a task that is written without one."""
     return TaskGroup.model_construct(name=f"{task.name}-group", tasks=(task,))
 
 

@@ -36,7 +36,7 @@ class Rejection:
         at: `pool` if saving the pool is rejected, else `submission`.
         why: class of the error, for programs, for instance `duplicate-key`.
         path: as in the file, for instance `topology_keys[2].label`.
-        value: what was found there; None where the field is missing.
+        value: the value found; None if the field is missing.
         message: what was found and what is allowed, for people, without the path.
     """
 
@@ -51,7 +51,7 @@ class Rejection:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
-# A rejection beyond the first `MAX_REJECTIONS`: it is counted and has no message.
+# Stands for a rejection beyond `MAX_REJECTIONS`: counted, without a message.
 REJECTION_NOT_SHOWN: Final = Rejection("submission", "more", "", None, "")
 
 
@@ -59,8 +59,8 @@ class RejectedError(ValueError):
     """A pool or a workflow is rejected.
 
     Attributes:
-        rejections: all of them in the order of the file, `MAX_REJECTIONS` at most; a last one says
-            how many were left out.
+        rejections: in the order of the file, at most `MAX_REJECTIONS`; if there are more, a last
+            one says how many were left out.
     """
 
     def __init__(self, rejections: Iterable[Rejection]) -> None:
@@ -77,9 +77,9 @@ def _bounded(rejections: tuple[Rejection, ...]) -> tuple[Rejection, ...]:
 
 
 def format_value(value: object) -> str:
-    """A value in quotes, made printable and cut; of containers only what they are."""
+    """A value in quotes, printable and truncated; of a container only its type."""
     if value == "":
-        return "''"  # two double quotes read like a mistake of the message
+        return "''"  # `""` would look like an error in the message
     if isinstance(value, str):
         text = value if len(value) <= MAX_SHOWN else f"{value[: MAX_SHOWN - 1]}…"
         quoted = json.dumps(text, ensure_ascii=False)
@@ -90,7 +90,7 @@ def format_value(value: object) -> str:
         return "a list"
     try:
         return json.dumps(value, default=str)[:MAX_SHOWN]
-    except ValueError:  # an integer of more digits than Python writes
+    except ValueError:  # an integer with more digits than Python prints
         return "a number too long to show"
 
 
@@ -100,7 +100,7 @@ def format_names(values: Iterable[str]) -> str:
 
 
 def path_of(*location: str | int) -> str:
-    """A path as people write it: `resources.default.topology[0].key`."""
+    """A path in the notation of messages: `resources.default.topology[0].key`."""
     text = ""
     for part in location:
         if isinstance(part, int):
@@ -125,9 +125,9 @@ def rejections_of_validation_error(
         error: raised while `model` was validated.
         model: has the allowed fields, for the message about an unknown one.
         at: where it is rejected.
-        prefix: the path to the model's own data.
-        already_reported: number of rejections before these; messages for hundreds of thousands take
-            seconds.
+        prefix: path to the data of the model.
+        already_reported: number of earlier rejections. Beyond `MAX_REJECTIONS` no message is built,
+            because hundreds of thousands of messages take seconds.
     """
     room, count = max(0, MAX_REJECTIONS - already_reported), error.error_count()
     details = error.errors(include_url=False)[:room] if room else []
@@ -178,7 +178,7 @@ def _unknown(name: str, allowed: Sequence[str]) -> str:
 
 
 def _allowed(model: type[BaseModel], location: Location) -> list[str]:
-    """Fields of the model in which an unknown one was found, by the way from `model` to it."""
+    """Fields of the model that has the unknown field; `location` leads there from `model`."""
     for part in location[:-1]:
         if isinstance(part, str):
             model = _inner(model, part) or model
@@ -186,7 +186,7 @@ def _allowed(model: type[BaseModel], location: Location) -> list[str]:
 
 
 def _inner(model: type[BaseModel], field: str) -> type[BaseModel] | None:
-    """The model of a list's entries."""
+    """The model of the entries of a list."""
     known = model.model_fields.get(field)
     arguments = get_args(known.annotation) if known else ()
     entry = getattr(arguments[0], "__origin__", arguments[0]) if arguments else None

@@ -1,8 +1,8 @@
-"""What a pool, and a workflow on it, must obey beyond the form of their fields.
+"""Rules of a pool, and of a workflow in it, beyond the types of their fields.
 
-Input: models, or as much of a workflow as could be read. Output: every rejection, in the order of
-the file. Valid resources cause no message or path, and rejections that are not shown have no
-message: an admission webhook must check 20,000 tasks in time.
+Input: models, or the valid parts of a workflow. Output: all rejections, in the order of the file.
+No message or path is built for valid resources or for rejections that are not shown, because an
+admission webhook must check 20,000 tasks in time.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _SUBDOMAIN: Final = re.compile(SUBDOMAIN)
 _MAX_PREFIX: Final = 253
 _MAX_LABEL_NAME: Final = 63
 _SCHEDULERS: Final = (KAI, "kai-scheduler")
-# A group becomes (a part of) the value of a pod label.
+# A group becomes the value of a pod label, or a segment of one.
 _GROUP: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def rejections_of_pool(pool: Pool) -> Iterator[Rejection]:
-    """What is wrong with a pool beyond the form of its fields."""
+    """Rejections of a pool by the rules above the schema."""
     name = pool.name
     if len(name) > MAX_POOL_NAME or not _SUBDOMAIN.fullmatch(name):
         message = (
@@ -64,7 +64,7 @@ def rejections_of_pool(pool: Pool) -> Iterator[Rejection]:
     labels: dict[str, int] = {}
     for index, one in enumerate(pool.topology_keys):
         path = path_of("topology_keys", index)
-        # KAI[topology-duplicate-label], and of a key no requirement could tell which is meant
+        # KAI[topology-duplicate-label]; a duplicate key would make requirements ambiguous
         yield from _seen_before("key", one.key, keys, index, path)
         yield from _seen_before("label", one.label, labels, index, path)
         if not _is_label(one.label):
@@ -103,7 +103,7 @@ def _seen_before(
 
 
 def _is_label(label: str) -> bool:
-    """Whether it is a valid node label: the schema rejects only some of the invalid ones.
+    """Whether it is a valid node label; the schema rejects only some invalid ones.
 
     KAI[topology-bad-label], KAI[topology-long-label-name]
     """
@@ -114,7 +114,7 @@ def _is_label(label: str) -> bool:
 
 @dataclass(slots=True)
 class _Users:
-    """Tasks that use one resource: the first, by the indices of its group and its own, and all."""
+    """Tasks that use one resource: the first one, its group and task indices, and their number."""
 
     task: str
     at: tuple[int, int]
@@ -127,12 +127,12 @@ class _Users:
 
 @dataclass(frozen=True, slots=True)
 class ParsedWorkflow:
-    """A workflow as far as it could be read.
+    """The valid parts of a workflow.
 
     Attributes:
-        groups: task groups; a task whose resource is in `unread` is not judged.
-        resources: those that have the right form.
-        unread: names of resources that are there, but not in the right form.
+        groups: task groups; a task whose resource is in `unread` is not checked.
+        resources: those that are well-formed.
+        unread: names of resources that exist but are malformed.
         where: path of a resource by name.
         where_task: path of a task by the indices of its group and its own.
     """
@@ -147,7 +147,7 @@ class ParsedWorkflow:
 
 
 def rejections_of(parsed: ParsedWorkflow, pool: Pool, *, strict: bool = False) -> list[Rejection]:
-    """All rejections by the rules of the pool and of the tree."""
+    """All rejections by the rules of the pool and of the subgroup tree."""
     users = _users(parsed)
     found = [*_tasks(parsed), *_resources(parsed, users)]
     keys = frozenset(key.key for key in pool.topology_keys)
@@ -169,12 +169,12 @@ def rejections_of(parsed: ParsedWorkflow, pool: Pool, *, strict: bool = False) -
 
 
 def rejections_of_workflow(workflow: Workflow, pool: Pool) -> list[Rejection]:
-    """The same for a model."""
+    """All rejections of a complete model."""
     return rejections_of(ParsedWorkflow(workflow.groups, workflow.resources), pool)
 
 
 def _users(parsed: ParsedWorkflow) -> dict[str, _Users]:
-    """Who uses each resource, by its name."""
+    """The tasks that use each resource, by its name."""
     found: dict[str, _Users] = {}
     for at, group in enumerate(parsed.groups):
         for index, task in enumerate(group.tasks):
@@ -188,7 +188,7 @@ def _users(parsed: ParsedWorkflow) -> dict[str, _Users]:
 
 
 def _tasks(parsed: ParsedWorkflow) -> Iterator[Rejection]:
-    """Names that are used twice, and groups without tasks."""
+    """Duplicate names, and groups without tasks."""
     groups: set[str] = set()
     for at, group in enumerate(parsed.groups):
         where = parsed.where_task(at, 0)[:-2]
@@ -214,7 +214,7 @@ def _tasks(parsed: ParsedWorkflow) -> Iterator[Rejection]:
 
 
 def _resources(parsed: ParsedWorkflow, users: Mapping[str, _Users]) -> Iterator[Rejection]:
-    """Resources that tasks name and that are not there."""
+    """Resources that tasks name and that do not exist."""
     names = format_names(sorted(parsed.resources)[:16])
     for name, user in users.items():
         known = name in parsed.resources or name in parsed.unread
@@ -226,7 +226,7 @@ def _resources(parsed: ParsedWorkflow, users: Mapping[str, _Users]) -> Iterator[
 
 
 def _is_sound(resource: Resource, keys: Collection[str], groups: set[str]) -> bool:
-    """Whether `_requirements` finds nothing; `groups` are known label values, and grow."""
+    """Whether `_requirements` finds nothing; adds valid label values to `groups`."""
     seen: set[str] = set()
     for one in resource.topology:
         key, group = one.key, one.group
@@ -243,7 +243,7 @@ def _is_sound(resource: Resource, keys: Collection[str], groups: set[str]) -> bo
 def _requirements(
     where: Location, resource: Resource, user: _Users, pool: Pool, *, silent: bool
 ) -> Iterator[Rejection]:
-    """Keys that the pool does not have or that come twice, and groups that make no name."""
+    """Keys that the pool lacks, duplicate keys, and groups that cannot be part of a name."""
     keys = {key.key for key in pool.topology_keys}
     seen: set[str] = set()
     for index, one in enumerate(resource.topology):
@@ -282,7 +282,7 @@ def _no_key(key: str, user: _Users, pool: Pool) -> str:
 
 
 def _conflicts(parsed: ParsedWorkflow, pool: Pool, sound: Collection[str]) -> Iterator[Rejection]:
-    """Nodes of a tree that some tasks require and others prefer."""
+    """Subgroups that some tasks require and others prefer."""
     if not _types_differ(parsed, sound):
         return
     positions = {key.key: level for level, key in enumerate(pool.topology_keys)}
@@ -294,7 +294,7 @@ def _conflicts(parsed: ParsedWorkflow, pool: Pool, sound: Collection[str]) -> It
 
 def _types_differ(parsed: ParsedWorkflow, sound: Collection[str]) -> bool:
     """Whether any key and group is both required and preferred. Rare and cheap."""
-    # Those that read alike are mostly one object.
+    # Equal requirements are mostly one object.
     differing = {id(one): one for name in sound for one in parsed.resources[name].topology}
     types: dict[tuple[str, str], str] = {}
     return any(
@@ -315,7 +315,7 @@ def _conflicts_of(
         for requirements in (parsed.resources[name].topology,)
     }
     levels = sorted({level for one in asked.values() for level in one})
-    # By path from the root: who came first, and what it asked for.
+    # By path from the root: the first user, and its requirement.
     seen: dict[tuple[str | None, ...], tuple[str, Requirement]] = {}
     for name in used:
         path: tuple[str | None, ...] = ()
@@ -337,7 +337,7 @@ def _conflicts_of(
 
 
 def _mixed(parsed: ParsedWorkflow, pool: Pool, users: Mapping[str, _Users]) -> Iterator[Rejection]:
-    """Tasks with requirements that do not use the keys of the first such task."""
+    """Tasks with requirements whose keys differ from those of the first such task."""
     order = [key.key for key in pool.topology_keys]
     first: tuple[_Users, set[str]] | None = None
     for name, user in users.items():

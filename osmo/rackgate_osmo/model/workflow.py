@@ -1,9 +1,9 @@
-"""Pools and workflows as OSMO's users write them, and the objects KAI takes for them.
+"""Models of OSMO's pools and workflows, and the KAI objects that are built from them.
 
-The models hold what topology needs; fields of a workflow or a task beyond that (`image`, `inputs`,
-`credentials` ...) are carried as they came. Resources and requirements take no unknown field: a
-misspelt `topology` would be a job without one. `reading` turns data into models and reports every
-rejection; a model that was built directly is checked again when objects are rendered from it.
+The models declare the fields that topology needs. Other fields of a workflow or a task (`image`,
+`inputs`, `credentials` ...) are kept unchanged. Resources and requirements reject unknown fields:
+with a misspelled `topology` a job would run without one. `reading` turns data into models and
+reports every rejection; models that were built directly are checked when objects are rendered.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ SUBGROUP_LABEL: Final = "kai.scheduler/subgroup-name"
 QUEUE_LABEL: Final = "kai.scheduler/queue"
 DEFAULT_RESOURCE: Final = "default"
 
-# KAI's schema takes no more levels. KAI[topology-17-levels]
+# Maximum of KAI's schema. KAI[topology-17-levels]
 MAX_KEYS: Final = MAX_LEVELS
 MAX_KEY: Final = 63
 MAX_NAME: Final = 253
-# `osmo-pool-<name>` is the value of the queue label, which takes 63 characters.
+# `osmo-pool-<name>` is the value of the queue label, which has at most 63 characters.
 MAX_POOL_NAME: Final = 53
 MAX_LABELS: Final = 16
 MAX_TOLERATIONS: Final = 16
@@ -49,14 +49,14 @@ MAX_TAINT: Final = 317
 MAX_TASKS: Final = 20_000
 MAX_GROUPS: Final = 20_000
 MAX_RESOURCES: Final = 20_000
-# More cannot name 16 keys once each; a few more are read, to say which is named twice.
+# There are at most 16 keys; a few more are read to report which one is a duplicate.
 MAX_REQUIREMENTS: Final = 64
 
 RequirementType = Literal["required", "preferred"]
 
 
 class KaiVersion(StrEnum):
-    """KAI's minor version that takes the objects. There is no 0.11."""
+    """Minor version of KAI that schedules the objects. There is no 0.11."""
 
     V0_10 = "0.10"
     V0_12 = "0.12"
@@ -71,7 +71,7 @@ class Profile(StrEnum):
 
 
 def _amount(value: object) -> object:
-    """A size: a Kubernetes quantity that is not negative."""
+    """A non-negative Kubernetes quantity."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise PydanticCustomError("quantity", 'must be a quantity such as 4, "500m" or "16Gi"')
     try:
@@ -90,20 +90,20 @@ Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 
 class _StrictModel(BaseModel):
-    """Base: values of the given type only, and never changed."""
+    """Base: no type coercion, immutable."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
 class TopologyKey(_StrictModel):
-    """One level of a pool: the word users write, and the node label behind it."""
+    """One level of a pool: the key that users write, and the node label that it stands for."""
 
     key: str = Field(min_length=1, max_length=MAX_KEY)
     label: str
 
 
 class Toleration(_StrictModel):
-    """A toleration, spelled as Kubernetes has it."""
+    """A toleration with the field names of Kubernetes."""
 
     key: str = Field(default="", max_length=MAX_TAINT)
     operator: Literal["Equal", "Exists"] = "Equal"
@@ -122,17 +122,17 @@ class Toleration(_StrictModel):
         return self
 
     def to_pod_toleration(self) -> Object:
-        """As a pod has it."""
+        """The toleration as a pod has it."""
         return self.model_dump(exclude_defaults=True)
 
 
 class Pool(_StrictModel):
-    """A pool: where its pods queue, its topology keys, coarsest first, and its nodes.
+    """A pool: its queue, its topology keys from coarse to fine, and its nodes.
 
     Attributes:
-        node_selector: labels that its nodes carry; pods run on no others. Empty: on any node.
-        tolerations: of all its pods.
-        gpu_toleration: whether pods that ask for GPUs tolerate the taint `nvidia.com/gpu`.
+        node_selector: labels that its nodes carry; pods run on no others. Empty selects all nodes.
+        tolerations: tolerations of all its pods.
+        gpu_toleration: whether pods that request GPUs tolerate the taint `nvidia.com/gpu`.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
@@ -169,12 +169,12 @@ class Requirement(_StrictModel):
 
     @property
     def required(self) -> bool:
-        """Whether nothing runs unless this holds."""
+        """Whether the tasks stay pending without such a domain."""
         return self.requirementType == "required"
 
 
 def _shared(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """Requirements that read alike are one object, where the caller gives a dict to keep them."""
+    """Reuses an equal requirement, if the caller gives a dict to keep them in."""
     if info.context is None or type(value) is not dict:
         return handler(value)
     try:
@@ -182,13 +182,13 @@ def _shared(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationI
         found = info.context.get(read)
         if found is None:
             found = info.context[read] = handler(value)
-    except TypeError:  # a value of the wrong type, which cannot be looked up
+    except TypeError:  # a value of the wrong type, which is not hashable
         return handler(value)
     return found
 
 
 class Resource(_StrictModel):
-    """What one task of this resource needs. An absent size is OSMO's default."""
+    """What one task of this resource requests. OSMO's defaults apply to absent sizes."""
 
     topology: Annotated[
         tuple[Annotated[Requirement, WrapValidator(_shared)], ...],
@@ -206,7 +206,7 @@ class Resource(_StrictModel):
 
 
 class Task(_StrictModel):
-    """One task: one pod. Fields beyond these are carried in `model_extra`."""
+    """One task: one pod. Other fields are kept in `model_extra`."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
@@ -219,8 +219,8 @@ class Task(_StrictModel):
 
     @model_validator(mode="after")
     def _let_others_run(self) -> Self:
-        # A validator keeps the interpreter to itself until it comes to a function of Python: here
-        # other threads have their turn, however many tasks there are.
+        # pydantic holds the GIL until a Python function is called. This call lets other threads
+        # run between tasks, however many there are.
         return self
 
 
@@ -243,7 +243,7 @@ class Workflow(_StrictModel):
     resources: dict[str, Resource] = Field(default_factory=dict)
 
     def resource_of(self, task: Task) -> Resource | None:
-        """The resource a task names, else `default`, else none."""
+        """The resource that a task names, else `default`, else None."""
         return self.resources.get(task.resource or DEFAULT_RESOURCE)
 
 
@@ -251,14 +251,15 @@ class Workflow(_StrictModel):
 class PodMembership:
     """What makes a pod a member of its PodGroup and subgroup.
 
-    Pods of a leaf share one object, and those of a PodGroup its annotations: copy to change.
+    Pods of one leaf share this object, and pods of a PodGroup share its annotations: copy to
+        change.
 
     Attributes:
         pod_group: name of the PodGroup.
         annotations: to add to the pod.
-        labels: to add to the pod; empty when the PodGroup has no subgroups.
-        scheduler_name: for `spec.schedulerName`. The pod must also have no ownerReferences: KAI
-            regroups the pods of an owner.
+        labels: to add to the pod; empty if the PodGroup has no subgroups.
+        scheduler_name: for `spec.schedulerName`. The pod must also have no ownerReferences, because
+            KAI regroups the pods of an owner.
     """
 
     pod_group: str
@@ -274,7 +275,7 @@ class Built:
     Attributes:
         topology: the pool's Topology; None for a pool without keys.
         pod_groups: one per task group, in the workflow's order.
-        pods: marks by task group and task.
+        pods: membership of each pod by task group and task.
     """
 
     topology: Object | None

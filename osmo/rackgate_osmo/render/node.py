@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a node asks of the machines of its tasks."""
+    """What kind of domain a node requests."""
 
     ROOT = "root"
     REQUIRED = "required"
@@ -23,14 +23,14 @@ class Node:
     Attributes:
         level: index in the pool's `topology_keys`; -1 for the root.
         group: as users wrote it; empty for the root and for a filler.
-        kind: what is asked.
+        kind: what is requested.
         children: nodes of the next level in play, in the order of their names.
         tasks: names of the tasks; on leaves only.
         size: number of tasks below.
-        gpus_milli: thousandths of GPUs that all tasks below ask for.
+        gpus_milli: thousandths of GPUs that all tasks below request.
         requires: whether this node or one below requires a domain.
-        part: tells leaves of one group and several sizes apart; 0 for a group that is one leaf.
-        split_by_size: whether its mere preference is left to the nodes below, see `profiles`.
+        part: distinguishes leaves of one group with several sizes; 0 if the group is one leaf.
+        split_by_size: whether its preference moves to the nodes below, see `profiles`.
         name: of the subgroup; empty for the root and for levels that all tasks share.
     """
 
@@ -47,13 +47,13 @@ class Node:
     name: str = ""
 
     def below(self) -> Iterator[Node]:
-        """All nodes below, each after its parent."""
+        """All nodes below, parents first."""
         for child in self.children:
             yield child
             yield from child.below()
 
     def leaves(self) -> Iterator[Node]:
-        """All nodes that hold tasks, here or below."""
+        """All nodes with tasks, here or below."""
         if not self.children:
             yield self
         for child in self.children:

@@ -1,4 +1,4 @@
-"""Topology, PodGroups and pods' marks, from a pool and a workflow."""
+"""Renders the Topology, the PodGroups and the pods' labels and annotations of a workflow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rackgate_osmo.render.node import Kind, Node
 from rackgate_osmo.render.tree import shared, subgroup_tree_of
 
 POD_GROUP_VERSION: Final = "scheduling.run.ai/v2alpha2"
-# KAI reads its own Topology since 0.12; before, another project's. KAI[topology-v1]
+# KAI reads its own Topology since 0.12, before that Kueue's. KAI[topology-v1]
 TOPOLOGY_VERSIONS: Final = {
     KaiVersion.V0_10: "kueue.x-k8s.io/v1alpha1",
     KaiVersion.V0_12: "kai.scheduler/v1alpha1",
@@ -42,10 +42,10 @@ def topology_of(
     profile: Profile = Profile.SEED,
     nodes: Sequence[Mapping[str, str]] | None = None,
 ) -> Object | None:
-    """The pool's Topology, coarsest level first; None where there is no level to list.
+    """The pool's Topology, coarsest level first; None if there is no level to list.
 
-    The object cannot be changed (KAI[topology-immutable]): other levels are another object of the
-    same name, the old one deleted first. Running pods do not notice (KAI[topology-deleted]).
+    The object is immutable (KAI[topology-immutable]): to change its levels, delete it and create
+    one with the same name. Running pods are not affected (KAI[topology-deleted]).
 
     Args:
         pool: checked again here.
@@ -67,16 +67,16 @@ def build_podgroups(
     kai: KaiVersion = KaiVersion.V0_13,
     nodes: Sequence[Mapping[str, str]] | None = None,
 ) -> Built:
-    """One PodGroup per task group, what its pods carry, and the pool's Topology.
+    """One PodGroup per task group, the labels and annotations of its pods, and the pool's Topology.
 
-    The same workflow gives the same objects, whatever the order of its tasks and requirements.
+    The result does not depend on the order of tasks and requirements.
 
     Args:
-        pool: where the workflow is submitted; checked again here, as the workflow is.
+        pool: where the workflow is submitted; checked again here, like the workflow.
         workflow: to be built.
-        names: names of PodGroups by task group; `names.pod_group_names` for those left out.
-        namespace: of the PodGroups; left to the caller when None.
-        profile: what to do about the scheduler's defects, see `profiles`.
+        names: names of PodGroups by task group; `names.pod_group_names` gives the missing ones.
+        namespace: of the PodGroups; None leaves it to the caller.
+        profile: `robust` works around defects of KAI, see `profiles`.
         kai: version of the scheduler.
         nodes: labels of every node of the pool, for `robust`; see `profiles.listed_levels`.
     """
@@ -115,7 +115,7 @@ def _check_rules(pool: Pool, workflow: Workflow | None = None) -> None:
 
 
 def _named_twice(names: Mapping[str, str]) -> Iterator[Rejection]:
-    """A name that is given may be the usual one of another group, too."""
+    """Whether two PodGroups have one name; a given name may also be another group's default."""
     owners: dict[str, str] = {}
     for group, name in names.items():
         owner = owners.setdefault(name, group)
@@ -131,7 +131,7 @@ def _named_twice(names: Mapping[str, str]) -> Iterator[Rejection]:
 def _topology(pool: Pool, kai: KaiVersion, served: Sequence[int]) -> Object | None:
     if not served:  # KAI[topology-no-level]
         return None
-    # Coarsest first, whatever OSMO's example shows: finest first would mean something else
+    # Coarsest first, unlike OSMO's example: KAI reads finest first as another hierarchy
     # (KAI[topology-finest-first]).
     levels = [{"nodeLabel": pool.topology_keys[level].label} for level in served]
     return {
@@ -150,20 +150,20 @@ class _Writer:
     served: frozenset[int]
     profile: Profile
     kai: KaiVersion
-    # By the levels asked for. Copied on use: equal objects that are one would be aliases in YAML.
+    # By requested levels. Copied on use, because a shared object would be an alias in YAML.
     _constraints: dict[tuple[int | None, int | None], Object] = field(default_factory=dict)
 
     def spec(self, root: Node) -> Object:
-        """Queue, what all tasks share, and subgroups; `minMember` on leaves, else on top."""
+        """Queue, shared constraint and subgroups; `minMember` on leaves, else on top."""
         found: Object = {"queue": self.pool.osmo_name}
         chain = shared(root)
         top = self._shared(chain)
         if top:
             found["topologyConstraint"] = top
         if (chain[-1] if chain else root).children:
-            # Spelled so: the lower-case form is dropped, and all subgroups with it
+            # Camel case: the API server drops the lower-case field, and all subgroups with it
             # (KAI[subgroups-lower-case]).
-            # The top needs no minMember then: KAI[no-min-member-with-subgroups]
+            # The top then needs no minMember: KAI[no-min-member-with-subgroups]
             found["subGroups"] = list(self._subgroups(root, None, bound=bool(top)))
         else:
             found["minMember"] = root.size
@@ -172,7 +172,8 @@ class _Writer:
     def _shared(self, chain: Sequence[Node]) -> Object:
         """The finest shared required level, and the finest preferred one if that is finer.
 
-        A preference above what is required would keep all waiting (KAI[preferred-coarser]).
+        With a preference coarser than the required level all pods are pending
+        (KAI[preferred-coarser]).
         """
         required = _finest(chain, Kind.REQUIRED)
         preferred = _finest([node for node in chain if not node.split_by_size], Kind.PREFERRED)
@@ -181,7 +182,7 @@ class _Writer:
         return self._constraint(required, preferred)
 
     def _constraint(self, required: int | None, preferred: int | None) -> Object:
-        """The constraint of a node; empty where there is none."""
+        """The constraint of a node; empty if it has none."""
         known = self._constraints.get((required, preferred))
         if known is not None:
             return known.copy()
@@ -191,15 +192,15 @@ class _Writer:
         fields = ("requiredTopologyLevel", "preferredTopologyLevel")
         for name, level in zip(fields, levels, strict=True):
             if level is not None:
-                # The label: users' short keys are unknown to KAI. KAI[unknown-level]
+                # The label, because KAI does not know the short keys of users. KAI[unknown-level]
                 found[name] = self.pool.topology_keys[level].label
         self._constraints[required, preferred] = found
         return found.copy()
 
     def _subgroups(self, node: Node, parent: str | None, *, bound: bool) -> Iterator[Object]:
-        """Entries of all named nodes below, each after its parent."""
+        """Entries of all named nodes below, parents first."""
         for child in node.children:
-            if not child.name:  # shared by all tasks: its constraint is on top
+            if not child.name:  # shared by all tasks: the top has its constraint
                 yield from self._subgroups(child, None, bound=bound)
                 continue
             entry: Object = {"name": child.name}
@@ -225,7 +226,7 @@ def _finest(chain: Sequence[Node], kind: Kind) -> int | None:
 def _memberships(
     group: TaskGroup, root: Node, name: str
 ) -> Iterator[tuple[tuple[str, str], PodMembership]]:
-    """What each pod carries. Once any has a subgroup all must (KAI[some-pods-without-label])."""
+    """Membership of each pod. If one has a subgroup all must (KAI[some-pods-without-label])."""
     annotations = {POD_GROUP_ANNOTATION: name}
     for leaf in root.leaves():
         labels = {SUBGROUP_LABEL: leaf.name} if leaf.name else {}

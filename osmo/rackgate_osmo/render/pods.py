@@ -1,4 +1,4 @@
-"""Pods of an OSMO workflow's tasks, marked as members of their PodGroups."""
+"""Renders the pods of an OSMO workflow's tasks, as members of their PodGroups."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def build_pods(
 
     Args:
         pool: says which nodes its pods may use.
-        workflow: carries image, command, args and environment of its tasks.
-        built: what the pod of every task carries.
+        workflow: has image, command, args and environment of its tasks.
+        built: has the labels and annotations of every task's pod.
         document: what the workflow was read from, for the paths of rejections.
-        namespace: of the pods; none for the caller's.
+        namespace: of the pods; None leaves it to the caller.
 
     Raises:
-        RejectedError: with every field of a task that cannot be that of a container.
+        RejectedError: with every field of a task that is not valid in a container.
     """
     if rejections := list(_rejections(workflow, document)):
         raise RejectedError(rejections)
@@ -60,7 +60,7 @@ def build_pods(
 
 
 def left_out(workflow: Workflow) -> list[str]:
-    """Fields of tasks with an image that their Pods do not carry, sorted."""
+    """Fields of tasks with an image that are not copied to their Pods, sorted."""
     tasks = [task for group in workflow.groups for task in group.tasks if task.image is not None]
     return sorted({str(name) for task in tasks for name in task.model_extra or ()})
 
@@ -99,7 +99,7 @@ def _container(task: Task, resource: Resource | None) -> Object:
         ]
     sizes = _sizes(resource)
     if sizes:
-        # The same twice, so that the pod is promised what it may use.
+        # Requests equal limits, so that the pod is guaranteed what it may use.
         container["resources"] = {"requests": sizes, "limits": dict(sizes)}
     return container
 
@@ -114,7 +114,7 @@ def _sizes(resource: Resource | None) -> dict[str, str]:
 
 
 def _quantity(value: float) -> str:
-    # Exactly: `to_milli` is bounded, and 64 GiB in bytes are beyond its bound.
+    # Exact arithmetic: 64 GiB in bytes exceed the bound of `to_milli`.
     milli = math.ceil(Fraction(repr(value)) * 1000)
     return f"{milli}m" if milli % 1000 else str(milli // 1000)
 
@@ -126,7 +126,7 @@ def _excluded_nodes_affinity(resource: Resource) -> Object:
 
 
 def _text(value: object) -> str:
-    """As a shell would be given it: YAML's true stays "true"."""
+    """A YAML scalar as a shell would see it: true stays "true"."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

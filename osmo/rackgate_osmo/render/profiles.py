@@ -1,12 +1,12 @@
-"""What the `robust` profile does otherwise, because of what the real KAI does.
+"""How the `robust` profile differs, because of observed behavior of KAI.
 
 The `seed` profile follows OSMO's design. With it, some behavior of KAI keeps a workflow pending
-forever although there is free capacity. The `robust` profile avoids this where objects can: each
-public function here is one difference, and there are no others. Their costs are in
+forever although there is free capacity. The `robust` profile avoids this as far as the objects
+allow: each public function here is one difference, and there are no others. Their costs are in
 `docs/reference/osmo.md`.
 
-Nothing here helps against label values with dots (KAI[dotted-label-values]), or against nodes that
-carry some of the pool's labels only while others carry all: `check` reports those.
+Two problems remain, and `check` reports them: label values with dots (KAI[dotted-label-values]),
+and nodes that carry only some of the pool's labels while others carry all.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from rackgate_osmo.render.node import Kind, Node
 
 
 def name_prefixes(siblings: Sequence[Node], profile: Profile) -> list[str]:
-    """What the names of siblings begin with: in `robust` their place in a better order.
+    """Prefixes of the names of siblings; in `robust` they sort siblings in a better order.
 
-    KAI places siblings in the byte order of their names, each into the fullest domain that fits,
-    and never goes back (case sibling-order). With what is hard to place first, and larger before
-    smaller, far fewer workflows fail. The order: nodes that require a domain, nodes below which
-    one is required, other requests, fillers; within these GPUs, then tasks, most first.
+    KAI places siblings in the byte order of their names, each in the fullest domain that fits, and
+    does not backtrack (case sibling-order). Far fewer workflows fail if siblings that are difficult
+    to place come first, and larger ones before smaller ones. The order: nodes that require a
+    domain, nodes below which one is required, other requests, fillers; within these by GPUs, then
+    by tasks, most first.
     """
     if profile is Profile.SEED or not siblings:
         return [""] * len(siblings)
@@ -49,14 +50,14 @@ def _weight(node: Node) -> tuple[int, int, int, str, int]:
 def listed_levels(
     pool: Pool, profile: Profile, nodes: Sequence[Mapping[str, str]] | None
 ) -> tuple[int, ...]:
-    """Levels that the Topology lists: in `robust` those whose label any node carries.
+    """Levels that the Topology lists; in `robust` those whose label any node carries.
 
-    For KAI only nodes that carry the label of every level of the Topology exist, also for a level
-    that no group uses (KAI[required-other-label-missing, preferred-unlabelled-room]). A label that
-    no node carries therefore keeps every constrained workflow waiting; without it only those wait
-    that require this very level, and they go on once nodes carry it and the Topology lists it. A
-    label that only some nodes carry stays: without it, whoever asks for it could never run. None
-    and an empty list of nodes say nothing about labels.
+    KAI ignores nodes that lack the label of any level of the Topology, even of a level that no
+    group uses (KAI[required-other-label-missing, preferred-unlabelled-room]). So with a label that
+    no node carries, every constrained workflow is pending. Without that level only workflows that
+    require it are pending, until nodes carry the label and the Topology lists it. A label that some
+    nodes carry stays in the list: without it, tasks that require it could never run. None or an
+    empty list of nodes means that labels are not known.
     """
     everything = tuple(range(len(pool.topology_keys)))
     if profile is Profile.SEED or not nodes:
@@ -72,16 +73,18 @@ def adjust_levels(
     profile: Profile,
     kai: KaiVersion,
 ) -> tuple[int | None, int | None]:
-    """The two levels of one constraint, required and preferred.
+    """The required and the preferred level of one constraint.
 
-    - A required level above the Topology's finest also prefers the finest. Without it KAI finds no
-      domain when all candidate nodes lie in one domain of a finer level. The finest works on all
-      versions; the same level, which would pack less, from 0.13 on only
+    - A required level above the Topology's finest also prefers the finest. Otherwise KAI finds no
+      domain if all candidate nodes are in one domain of a finer level. The finest level works on
+      all versions. The required level itself, which would pack less, works from 0.13 on only
       (KAI[preferred-equals-required, preferred-finer-than-required]).
-    - On 0.10 a preferred level alone has the same defect: it prefers the finest too. KAI tries a
-      preferred level first and then each coarser one, so what was asked for comes next.
-    - A preference for a level that the Topology does not list is left out: KAI would not schedule
-      at all (KAI[unknown-level]). A required one stays, since it must not run without.
+    - On 0.10 a constraint with only a preferred level has the same defect, so it prefers the finest
+      level. KAI tries a preferred level and then each coarser one, so the requested level comes
+      later.
+    - A preference for a level that the Topology does not list is left out, because KAI would not
+      schedule the group (KAI[unknown-level]). A required level stays: the group must not run
+      without it.
     """
     if profile is Profile.SEED:
         return required, preferred
@@ -99,26 +102,26 @@ def adjust_levels(
 
 
 def is_free(node: Node, bound_above: bool, profile: Profile) -> bool:
-    """Whether a node carries no constraint: in `robust` tasks that asked for nothing.
+    """Whether a node has no constraint: in `robust`, tasks that request none.
 
-    OSMO's design gives them a mere preference, but with any constraint KAI uses labelled nodes
-    only (KAI[preferred-unlabelled-room]). Below a constraint that holds for them too nothing would
-    be gained, so there they keep the preference.
+    OSMO's design gives them a preference, but with any constraint KAI uses only labelled nodes
+    (KAI[preferred-unlabelled-room]). Tasks below another constraint keep the preference, because
+    omitting it has no effect there.
     """
     return profile is Profile.ROBUST and not bound_above and _has_no_requirement(node)
 
 
 def is_split_by_size(pods: Sequence[Requests], *, bound: bool) -> bool:
-    """Whether a mere preference of these pods is left to parts of one size each.
+    """Whether the preference of these pods moves to subgroups of one pod size each.
 
-    Where all pods of a part use GPUs, or none does, KAI counts each as large as the largest, also
-    for a preference: a group that fits stays pending. Parts of one size are counted right. Their
-    pods are then kept together size by size, not all of them. What is required stays as it is, and
-    so does all below it: there KAI counts by the largest whatever is written below.
+    If all pods of a subgroup use GPUs, or none does, KAI counts each as large as the largest, even
+    for a preference: a group that fits stays pending. Subgroups of one size are counted correctly.
+    Then only pods of the same size are kept together. Required constraints and everything below
+    them do not change, because there KAI counts by the largest in any case.
 
     Args:
-        pods: what each asks for; empty in the `seed` profile, which never does this.
-        bound: whether the part or one above it requires a domain.
+        pods: requests of each pod; empty in the `seed` profile, which never splits.
+        bound: whether the subgroup or a parent requires a domain.
     """
     return not bound and is_overcounted(pods)
 

@@ -13,8 +13,8 @@ class SubGroup:
     """A PodGroup, with the name "", or one of its subgroups.
 
     Attributes:
-        required: index of a level of the Topology, or None; `preferred` likewise.
-        tasks: names of its tasks, those of the subgroups below too.
+        required: index of the required level in the Topology, or None; `preferred` likewise.
+        tasks: names of its tasks, including those of the subgroups below.
     """
 
     name: str
@@ -25,7 +25,7 @@ class SubGroup:
 
     @property
     def level(self) -> int | None:
-        """The level that it names, the required one first."""
+        """The level that it names, preferably the required one."""
         return self.required if self.required is not None else self.preferred
 
     @property
@@ -34,7 +34,7 @@ class SubGroup:
         return self.level is not None
 
     def order(self) -> list[SubGroup]:
-        """Its subgroups as KAI takes them: by the bytes of their names, groups before leaves."""
+        """Its subgroups in KAI's order: by the bytes of their names, groups before leaves."""
         return sorted(
             self.children, key=lambda subgroup: (not subgroup.children, subgroup.name.encode())
         )
@@ -72,13 +72,13 @@ def levels_of(built: Built) -> tuple[str, ...]:
 
 
 def hides_level(subgroup: SubGroup, finest: int, kai: KaiVersion, *, nested: bool = False) -> bool:
-    """Whether KAI finds no domain for a subgroup when all candidates are in one finer domain.
+    """Whether KAI finds no domain for a subgroup if all candidates are in one finer domain.
 
     Args:
         subgroup: of a PodGroup.
         finest: index of the Topology's last level.
-        kai: the scheduler.
-        nested: whether one above is constrained, too. There a finer preference helps on 0.13 only.
+        kai: version of the scheduler.
+        nested: whether a parent is constrained, too. Then a finer preference helps on 0.13 only.
     """
     level = subgroup.required
     if level is None and kai is KaiVersion.V0_10:

@@ -1,9 +1,9 @@
-"""The tree of a task group: one node for each group of tasks that shares a domain.
+"""The subgroup tree of a task group: one node for each group of tasks that shares a domain.
 
-Every task gets one node for every level in play, so all leaves lie at one depth: KAI before 0.13
-leaves the pods of a shallower leaf out (from then on KAI[mixed-depth]). A level that a task does
-not name is a filler: a node of its own below its parent, with a mere preference, shared by all
-tasks that lack the level there.
+Every task has one node for every level in play, so all leaves have the same depth: KAI before 0.13
+ignores the pods of a leaf at a smaller depth (from then on KAI[mixed-depth]). If a task does not
+name a level, it gets a filler: a node below its parent that only prefers a domain. All such tasks
+below the same parent share it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class _Shape(NamedTuple):
 def subgroup_tree_of(
     group: TaskGroup, workflow: Workflow, pool: Pool, profile: Profile = Profile.SEED
 ) -> Node:
-    """The root of the named tree of a task group of an accepted workflow.
+    """The root of the named tree of a task group of a valid workflow.
 
-    Levels that all tasks share are a chain of unnamed nodes below it, see `shared`; without
-    subgroups its end holds the tasks.
+    Levels that all tasks share are a chain of unnamed nodes below the root, see `shared`. Without
+    subgroups the last node of the chain has the tasks.
     """
     shapes = _shapes_of(group, workflow, pool, profile)
     root = Node(-1, "", Kind.ROOT)
@@ -51,9 +51,9 @@ def subgroup_tree_of(
 
 
 def shared(root: Node) -> list[Node]:
-    """Nodes that hold all tasks, coarsest first: their levels are no subgroups.
+    """Nodes that contain all tasks, coarsest first: their levels are not subgroups.
 
-    A filler is none of them: some task names each level in play, so it has a sibling.
+    A filler is never one of them: some task names each level in play, so a filler has a sibling.
     """
     chain, node = [], root
     while len(node.children) == 1:
@@ -63,7 +63,7 @@ def shared(root: Node) -> list[Node]:
 
 
 def _shapes_of(group: TaskGroup, workflow: Workflow, pool: Pool, profile: Profile) -> list[_Shape]:
-    """The tasks of a group by resource; a resource that is not there asks for nothing."""
+    """The tasks of a group by resource; a missing resource requests nothing."""
     positions = {key.key: index for index, key in enumerate(pool.topology_keys)}
     members: dict[str, list[str]] = {}
     for task in group.tasks:
@@ -84,9 +84,9 @@ def _levels_of(shapes: Iterable[_Shape]) -> list[int]:
 
 
 def _fill(node: Node, shapes: Sequence[_Shape], levels: Sequence[int], *, bound: bool) -> None:
-    """Give a node its children, or its tasks where no level is left.
+    """Add the children of a node, or its tasks if no level is left.
 
-    `bound`: it or a node above requires a domain.
+    `bound`: the node or a parent requires a domain.
     """
     node.size = sum([len(shape.tasks) for shape in shapes])
     node.gpus_milli = sum([shape.gpus_milli for shape in shapes])
@@ -116,7 +116,7 @@ def _fill(node: Node, shapes: Sequence[_Shape], levels: Sequence[int], *, bound:
 
 
 def _by_size(shapes: Sequence[_Shape]) -> list[list[_Shape]]:
-    """Shapes of one size each, in an order that is the same for the same sizes."""
+    """Shapes grouped by size, in an order that depends on the sizes only."""
     found: dict[Requests, list[_Shape]] = {}
     for shape in shapes:
         found.setdefault(shape.requests, []).append(shape)
@@ -143,7 +143,7 @@ def _name(root: Node, profile: Profile) -> None:
             group = None if child.kind is Kind.FILLER else child.group
             text = before + names.segment(group)
             own: names.Path = (*path, group)
-            if child.part:  # only leaves have one, so no other path is as long
+            if child.part:  # only leaves have one, so the longer path is unique
                 text, own = f"{text}-{child.part}", (*own, str(child.part))
             nodes.append(child)
             texts.append(prefix + text)

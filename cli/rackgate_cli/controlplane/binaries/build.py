@@ -39,7 +39,7 @@ def cache_key(module: Path, binaries: Sequence[Binary]) -> str:
 def build(
     module: Path, binaries: Sequence[Binary], target: Path, cache: Path, progress: Progress
 ) -> None:
-    """Build the programs of one module into `target`, after any other build of it.
+    """Build the programs of one module into `target`; builds of one target run one at a time.
 
     Args:
         module: folder with go.mod and go.sum.
@@ -102,11 +102,11 @@ def _manifests(go: str, module: Path, binary: Binary) -> str:
         A JSON list of objects, because YAML of this size takes seconds to read.
 
     Raises:
-        CommandError: the module is not where Go says, or has no such files.
+        CommandError: the module is not in the folder that Go reports, or has no such files.
     """
     import yaml  # slow to import, and only a build needs it
 
-    # Ten times as fast with libyaml.
+    # libyaml is ten times as fast.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     done = subprocess.run(
         [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", binary.source],

@@ -39,13 +39,14 @@ def find_binaries(
     """Return the path of every program, fetching or building what is not there.
 
     For each Go module (etcd, kubernetes, kwok, and the operators) the first of these that has all
-    programs: the folder KUBEBUILDER_ASSETS and then PATH, if the versions match exactly; the cache;
-    `source`; the Go build. The manifests of an operator are beside its program.
+    programs is used: the folder KUBEBUILDER_ASSETS and then PATH, if the versions match exactly;
+    the cache; `source`; the Go build. The manifests of an operator are in the folder of its
+    program.
 
     Args:
         manifests: `deploy/controlplane`, with one folder per Go module.
         cache: the project's cache folder.
-        progress: prints what takes long.
+        progress: prints the long steps.
         source: the download that the user named, if any.
         operators: which of `versions.OPERATORS` are needed.
 
@@ -101,7 +102,7 @@ def _reject_other_versions(binaries: Sequence[Binary], folder: Path) -> None:
 
 
 def _matching(binaries: Sequence[Binary]) -> Path | None:
-    """Return the first folder of the user that has exactly these versions."""
+    """Return the first of the user's folders that has exactly these versions."""
     assets = os.environ.get(ASSETS_VARIABLE)
     folders = [assets] if assets else []
     folders += os.environ.get("PATH", "").split(os.pathsep)

@@ -17,7 +17,7 @@ KUBERAY_VERSION: Final = "v1.4.2"
 
 SERVICES: Final = ("webhook", "assigner", "ungater")
 
-# The control plane in starting order; those of one row start together.
+# The control plane in starting order; the components of one row start together.
 STAGES: Final[tuple[tuple[str, ...], ...]] = (
     ("etcd",),
     ("kube-apiserver",),
@@ -26,7 +26,7 @@ STAGES: Final[tuple[tuple[str, ...], ...]] = (
 COMPONENTS: Final = tuple(name for stage in STAGES for name in stage)
 # Operators of job kinds that are not built into Kubernetes; `rackgate up --with` adds them.
 OPERATORS: Final = ("jobset", "kuberay")
-# CRDs that are installed without their controller -> their folder beside the Go modules.
+# CRDs that are installed without their controller -> their folder next to the Go modules.
 KINDS: Final = {"kai-crds": "kai"}
 
 _VERSION_TIMEOUT_S: Final = 20.0
@@ -44,7 +44,7 @@ class Binary:
         ldflags: linker settings beyond "-s -w".
         version_args: arguments that make the program print its version. Without any, the version
             of `source` that the Go linker recorded counts.
-        source: Go module whose files are kept beside the program, "" for none.
+        source: Go module whose files are kept next to the program, "" for none.
         files: glob patterns of those YAML files; they become one JSON list of objects.
     """
 
@@ -59,7 +59,7 @@ class Binary:
 
     @property
     def manifests(self) -> str | None:
-        """File name of the manifests that lie beside the program, None when it has none."""
+        """File name of the manifests next to the program, None if it has none."""
         return f"{self.name}.json" if self.files else None
 
     @property
@@ -69,7 +69,7 @@ class Binary:
 
 
 def _kubernetes_ldflags() -> tuple[str, ...]:
-    # Without these the version is v0.0.0-master, which some clients reject.
+    # Without these flags the version is v0.0.0-master, which some clients reject.
     _, minor, _ = KUBERNETES_VERSION.split(".")
     values = {
         "gitVersion": KUBERNETES_VERSION,

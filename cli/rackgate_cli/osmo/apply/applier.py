@@ -1,9 +1,9 @@
-"""Writes the objects of a workflow to a cluster; may die anywhere and be called again.
+"""Writes the objects of a workflow to a cluster; can be repeated after a crash at any point.
 
-Each object is read, judged (`plan`) and written in a loop: a write is bound to the version that
-was judged, and whatever happened in between is read again. Nothing is written, and no pod
-deleted, where something would be rejected as things are. A pod is deleted by its uid; one that
-came meanwhile under its name stays. docs/design/races/osmo.md tells the rest.
+Each object is read, planned (`plan`) and written in a loop. A write is bound to the version that
+was read; if the object changed in between, it is read again. Nothing is written, and no pod
+deleted, if the current state would cause a rejection. A pod is deleted by its uid, so a new pod
+with the same name stays. docs/design/races/osmo.md describes the races.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from rackgate_osmo.model.workflow import POD_GROUP_ANNOTATION
 
 MANAGER: Final = "rackgate-osmo"
 TRIES: Final = 8
-GONE_LIMIT_S: Final = 60.0  # beside the grace period of pods
+GONE_LIMIT_S: Final = 60.0  # in addition to the grace period of pods
 _GRACE_S: Final = 30
 _POLL_S: Final = 0.2
 _MAX_CONCURRENT: Final = 16
@@ -62,7 +62,7 @@ Judge: TypeAlias = Callable[[Object | None], Awaitable[Action]]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one object: created, changed, replaced, deleted or unchanged."""
+    """The result for one object: created, changed, replaced, deleted or unchanged."""
 
     kind: str
     namespace: str | None
@@ -78,7 +78,7 @@ class Result:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was done so far, in order, and what its user should know."""
+    """What was done so far, in order, and warnings for the user."""
 
     results: list[Result] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -101,9 +101,9 @@ class Applier:
         Args:
             client: with the user's rights.
             namespace: of PodGroups and pods.
-            outcome: grows while objects are written; after an error it tells what was done.
-            dry_run: send every write as one that the server only tries.
-            replacing: delete the pods of groups that cannot be changed as they are.
+            outcome: grows while objects are written; after an error it shows what was done.
+            dry_run: send every write as a server-side dry run.
+            replacing: delete the pods of groups that cannot be changed in place.
         """
         self._client, self._namespace, self._dry_run = client, namespace, dry_run
         self._params = {"fieldValidation": "Strict", "fieldManager": MANAGER}
@@ -118,12 +118,12 @@ class Applier:
         """Write the Topology, then PodGroups, then pods: each needs those before it.
 
         Args:
-            topology: None for a pool without keys; then none is touched.
+            topology: None for a pool without keys; then no Topology is written.
             groups: PodGroups.
             pods: of those groups.
 
         Raises:
-            CommandError: an object is rejected, or does not become as it should.
+            CommandError: an object is rejected, or does not reach the desired state.
             KubeError: the cluster cannot be read.
         """
         pods = [with_hash_annotation(pod) for pod in pods]
@@ -143,10 +143,10 @@ class Applier:
     async def _check_rejected(
         self, groups: Sequence[Object], pods: Sequence[Object]
     ) -> dict[str, Object]:
-        """Those of the pods that are there, by name; reject what would be rejected as things are.
+        """The stored pods of the workflow, by name; fail if the current state causes a rejection.
 
         Raises:
-            CommandError: with all that would be rejected.
+            CommandError: with all rejections.
         """
         rejected: dict[str, str] = {}
 
@@ -165,7 +165,7 @@ class Applier:
             if isinstance(step, Reject):
                 rejected[f'Pod "{pod["metadata"]["name"]}"'] = step.message
         if rejected:
-            # Groups before pods: they say why.
+            # Groups before pods, because their messages have the cause.
             order = sorted(rejected.items(), key=lambda one: (one[0].startswith("Pod "), one))
             lines = [f"{label}: {message}" for label, message in order]
             more = [f"and {len(lines) - _NAMED} more"] if len(lines) > _NAMED else []
@@ -173,10 +173,10 @@ class Applier:
         return there
 
     async def _delete_pods(self, groups: Sequence[Object], pods: Sequence[Object]) -> None:
-        """Delete the pods of every group that cannot be changed as it is; wait until they are gone.
+        """Delete the pods of every group that cannot be changed in place; wait until they are gone.
 
         Raises:
-            CommandError: something is rejected, and nothing deleted; or pods do not go.
+            CommandError: something is rejected, and nothing deleted; or pods are not gone in time.
         """
         there = await self._pods()
         to_delete: list[Object] = []
@@ -208,7 +208,7 @@ class Applier:
             await self._wait_until_gone(to_delete)
 
     async def _try(self, group: Object, stored: Object | None, pods: Sequence[Object]) -> None:
-        """Let the server judge what is to come, one pod of each kind, before pods are deleted."""
+        """Dry-run the coming writes, one pod of each kind, before pods are deleted."""
         params, name = {**self._params, "dryRun": "All"}, group["metadata"]["name"]
         try:
             step = plan_pod_group(group, stored, ())
@@ -219,11 +219,11 @@ class Applier:
                 try:
                     await self._dry_run_create(kinds.PODS, pod)
                 except ForbiddenError as error:
-                    # The quota may be what the old pods hold.
+                    # The old pods may use up the quota.
                     if "exceeded quota" not in str(error):
                         raise
         except ConflictError:
-            return  # it is looked at again before it is written
+            return  # it is read again before it is written
         except KubeError as error:
             raise CommandError(
                 f'nothing is written:\n  what is to replace PodGroup "{name}" and its pods is '
@@ -251,13 +251,13 @@ class Applier:
     async def _reconcile(
         self, kind: Resource, wanted: Object, judge: Judge, known: Sequence[Object | None] = ()
     ) -> None:
-        """Read, judge, write, until the object is as it should be.
+        """Read, plan and write until the object is as desired.
 
         Args:
             kind: of the object.
-            wanted: as it should be.
+            wanted: the desired object.
             judge: decides from what is stored.
-            known: what was read of it already, so that the first look needs no request.
+            known: the object if it was read already, so that the first pass needs no request.
 
         Raises:
             CommandError: rejected, by `judge` or by the server; or it keeps changing.
@@ -278,7 +278,7 @@ class Applier:
                 continue
             last = await self._attempt(kind, wanted, step, result)
             if last is None or isinstance(last, TransportError):
-                # Without an answer it may have been done; then the next look finds it so.
+                # Unknown outcome: if the write succeeded, the next pass finds the object unchanged.
                 word, note = _word(step, word), note or getattr(step, "note", "")
             if last is None and (self._dry_run or not isinstance(step, Replace)):
                 self._done(replace(result, result=word, note=note))
@@ -289,13 +289,13 @@ class Applier:
     async def _attempt(
         self, kind: Resource, wanted: Object, step: Action, result: Result
     ) -> KubeError | None:
-        """Send a write; the error after which the object is to be looked at again, or None."""
+        """Send a write; the error after which the object is to be read again, or None."""
         try:
             await self._write(kind, wanted, step)
         except (ConflictError, TransportError) as error:
             return error
         except KubeError as error:
-            # Not found while it is created: there is no such namespace.
+            # Not found on create: the namespace does not exist.
             if isinstance(error, NotFoundError) and not isinstance(step, Create):
                 return error
             message = f"{result.label} is rejected: {error.message or error}"
@@ -318,7 +318,7 @@ class Applier:
             await self._delete(kind, name, step.preconditions)
 
     async def _dry_run_create(self, kind: Resource, wanted: Object) -> None:
-        """Let the server judge an object whose name is taken until the old one is deleted."""
+        """Dry-run the creation of an object whose name is in use until the old one is deleted."""
         metadata = {**wanted["metadata"], "generateName": "rackgate-dry-run-"}
         del metadata["name"]
         path = kind.path(self._namespace if kind.namespaced else None)
@@ -328,7 +328,7 @@ class Applier:
     async def _delete(self, kind: Resource, name: str, preconditions: Mapping[str, str]) -> None:
         options: Object = {"preconditions": dict(preconditions)}
         if self._dry_run:
-            # In the body: where there is one, the server does not look at the query.
+            # In the body: if there is one, the server ignores the query.
             options["dryRun"] = ["All"]
         path = kind.path(self._namespace if kind.namespaced else None, name)
         await self._client.delete(path, _body(options))
@@ -340,7 +340,7 @@ class Applier:
         self._outcome.results.append(done)
 
     async def _pods(self) -> list[Object]:
-        """Pods of the namespace; in a dry run without those that would be gone by now."""
+        """Pods of the namespace; in a dry run without those that would be deleted by now."""
         found = await list_objects(self._client, kinds.PODS.path(self._namespace))
         gone = self._deleted if self._dry_run else ()
         return [pod for pod in found if pod["metadata"]["name"] not in gone]
@@ -354,7 +354,7 @@ class Applier:
         return found
 
     async def _wait_deleted(self, kind: Resource, name: str, result: Result) -> None:
-        """Wait until an object that is being deleted is gone; in a dry run there is no wait."""
+        """Wait until an object that is being deleted is gone; not in a dry run."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (0.0 if self._dry_run else GONE_LIMIT_S)
         while True:
@@ -418,7 +418,7 @@ class Applier:
         await self._reconcile(kinds.PODS, wanted, judge, known)
 
     async def _check_groups(self, groups: Sequence[Object]) -> None:
-        """Tell when a PodGroup took another shape while its pods were made."""
+        """Warn if a PodGroup changed while its pods were created."""
         for group in groups:
             name = group["metadata"]["name"]
             stored = await self._read(kinds.KAI_POD_GROUPS, name)
@@ -429,7 +429,7 @@ class Applier:
                 )
 
     async def _run_all(self, steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
-        """Take steps side by side; after a failure none is begun, and the first one is raised."""
+        """Run steps concurrently; after a failure start no more, and raise the first error."""
         gate = asyncio.Semaphore(_MAX_CONCURRENT)
         failed: list[CommandError | KubeError] = []
 

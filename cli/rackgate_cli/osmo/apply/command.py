@@ -1,4 +1,4 @@
-"""`rackgate osmo apply`: a workflow's objects written to a cluster."""
+"""`rackgate osmo apply`: writes a workflow's objects to a cluster."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Apply; return 0. What was done before an error is printed, too."""
+    """Apply; return 0. Also prints what was done before an error."""
     from rackgate.kube.errors import KubeError
     from rackgate_cli.errors import CommandError
     from rackgate_cli.osmo.apply.applier import Outcome
@@ -137,7 +137,7 @@ async def _apply(
 
 def _print(arguments: argparse.Namespace, outcome: Outcome, *, complete: bool) -> None:
     if arguments.json:
-        # Escaped, so that no name from a cluster can steer a terminal.
+        # Escaped, so that names from a cluster cannot control the terminal.
         document = {
             "complete": complete,
             "dryRun": arguments.dry_run,

@@ -1,4 +1,4 @@
-"""What `rackgate osmo apply` does with one object, decided from what is stored. Pure."""
+"""Decides what `rackgate osmo apply` does with one object, from what is stored. No I/O."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from rackgate_osmo.model.workflow import POD_GROUP_ANNOTATION
 
 Object = dict[str, Any]
 
-# Annotation of pods: a digest of what was asked for.
+# Annotation of pods: a digest of what was applied.
 APPLIED: Final = f"{OSMO_GROUP}/applied"
 _DIGITS: Final = 16
-# Fields of a PodGroup that are ours; the others are its users' and KAI's.
+# Fields of a PodGroup that `apply` owns; users and KAI own the others.
 _GROUP_FIELDS: Final = ("queue", "minMember", "topologyConstraint", "subGroups")
 _AMOUNTS: Final = ("requests", "limits")
 _ENDED: Final = ("Succeeded", "Failed")
-_NAMED: Final = 3  # pods, groups and labels that a message names
+_NAMED: Final = 3  # pods, groups and labels named in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """It is as it should be."""
+    """The object is as desired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """There is none."""
+    """The object does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """It cannot be changed: delete this very one, then create. Its users should know the note."""
+    """The object is immutable: delete this version, then create it; the note is for its users."""
 
     preconditions: Mapping[str, str]
     note: str = ""
@@ -44,7 +44,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class MergePatch:
-    """Merge-patch this very version."""
+    """Merge-patch this version."""
 
     patch: Object = field(default_factory=dict)
     note: str = ""
@@ -52,12 +52,12 @@ class MergePatch:
 
 @dataclass(frozen=True, slots=True)
 class WaitForDeletion:
-    """It is being deleted: look again when it is gone."""
+    """The object is being deleted: decide again when it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """It stays as it is."""
+    """The object stays unchanged."""
 
     message: str
 
@@ -66,9 +66,9 @@ Action: TypeAlias = Unchanged | Create | Replace | MergePatch | WaitForDeletion 
 
 
 def plan_topology(wanted: Object, stored: Object | None) -> Action:
-    """Create it, or replace it when its levels differ: they are fixed (KAI: topology-immutable).
+    """Create it, or replace it if its levels differ: they are immutable (KAI: topology-immutable).
 
-    Pods that run do not notice, groups that wait go on as soon as it is there again (KAI:
+    Running pods are not affected, and pending groups continue when it exists again (KAI:
     topology-deleted).
     """
     if stored is None:
@@ -87,10 +87,10 @@ def plan_topology(wanted: Object, stored: Object | None) -> Action:
 def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -> Action:
     """Create it, or change it while it has no pods that could still run.
 
-    `live` names the group's pods that have not ended; it counts only where the group differs.
-    A pod's label names its subgroup for good. In a group of other subgroups KAI leaves such a pod
-    out without a word (KAI: unknown-subgroup-label), and a running group of which too few pods
-    count is stale to it: it evicts such groups.
+    `live` names the group's pods that have not ended; it is used only if the group differs.
+    The label of a pod that names its subgroup never changes. If the group gets other subgroups,
+    KAI silently ignores such a pod (KAI: unknown-subgroup-label). A running group with too few
+    counted pods is stale for KAI, which evicts it.
     """
     if stored is None:
         return Create()
@@ -117,7 +117,7 @@ def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -
 
 
 def _value(spec: Mapping[str, Any], name: str) -> Any:
-    """A field of a PodGroup, subgroups in the order of their names: they are a set."""
+    """A field of a PodGroup; subgroups are sorted by name, because they are a set."""
     value = spec.get(name)
     if isinstance(value, list):
         return sorted(value, key=lambda subgroup: str(subgroup.get("name")))
@@ -125,22 +125,22 @@ def _value(spec: Mapping[str, Any], name: str) -> Any:
 
 
 def _replace_fields(stored: Any, wanted: Any) -> Any:
-    """A merge patch that leaves nothing of an object but what is wanted."""
+    """A merge patch that makes the stored value equal to the desired one."""
     if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
         return {**dict.fromkeys(stored), **wanted}
     return wanted
 
 
 def is_changed(wanted: Object, stored: Object | None) -> bool:
-    """Whether a PodGroup is there and has another shape than wanted."""
+    """Whether a PodGroup exists and differs from the desired one."""
     return isinstance(plan_pod_group(wanted, stored, ()), MergePatch)
 
 
 def with_hash_annotation(pod: Object) -> Object:
-    """A pod that says what was asked for.
+    """A pod with a digest of what is applied.
 
-    Admission adds to a pod (amounts of a LimitRange, containers of a webhook): what is stored does
-    not tell whether the same was asked for.
+    Admission adds to a pod (amounts of a LimitRange, containers of a webhook), so the stored
+    object does not show whether the same pod was applied.
     """
     metadata = pod["metadata"]
     others = {k: v for k, v in (metadata.get("annotations") or {}).items() if k != APPLIED}
@@ -151,9 +151,9 @@ def with_hash_annotation(pod: Object) -> Object:
 
 
 def plan_pod(wanted: Object, stored: Object | None) -> Action:
-    """Create it, or leave it: a pod cannot be changed.
+    """Create it, or leave it: a pod is immutable.
 
-    A stored pod without the annotation `APPLIED`, as others make it, is judged by its fields.
+    A stored pod without the annotation `APPLIED`, created by others, is compared by its fields.
     """
     if stored is None:
         return Create()
@@ -176,7 +176,7 @@ def plan_pod(wanted: Object, stored: Object | None) -> Action:
 
 @dataclass(frozen=True, slots=True)
 class PodDeletion:
-    """Stored pods of a task group that are deleted before it is created again."""
+    """Stored pods of a task group that are deleted before the group is created again."""
 
     pods: tuple[Object, ...]
 
@@ -184,11 +184,11 @@ class PodDeletion:
 def plan_pod_deletion(
     wanted: Object, stored: Object | None, mine: Sequence[Object], there: Sequence[Object]
 ) -> PodDeletion | Reject | None:
-    """What goes of a task group that cannot be changed as it is; None where nothing has to.
+    """The pods to delete because a task group cannot be changed in place; None if there are none.
 
-    A gang starts together, so all its pods go, also those that would stay the same. Ended pods
-    stay, unless their names are needed. Only what `apply` made is deleted. `mine` are its pods as
-    built, `there` all pods of the namespace.
+    A gang starts together, so all its pods are deleted, even unchanged ones. Ended pods stay,
+    unless their names are needed. Only pods that `apply` created are deleted. `mine` are the pods
+    as built, `there` all pods of the namespace.
     """
     group, names = wanted["metadata"]["name"], {pod["metadata"]["name"] for pod in mine}
     by_name = {pod["metadata"]["name"]: pod for pod in there}
@@ -210,7 +210,7 @@ def plan_pod_deletion(
 
 
 def _applied(pod: Object, group: str) -> bool:
-    """Whether a pod was made here for a PodGroup, and belongs to no controller."""
+    """Whether `apply` created a pod for a PodGroup, and no controller owns it."""
     annotations = _annotations(pod)
     return (
         APPLIED in annotations
@@ -228,7 +228,7 @@ def _is_deleted(stored: Object) -> bool:
 
 
 def preconditions_of(stored: Object) -> dict[str, str]:
-    """What binds a write to the very version that was read."""
+    """Preconditions that bind a write to the version that was read."""
     metadata = stored["metadata"]
     return {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
 
@@ -251,7 +251,7 @@ def live_pods(pods: Sequence[Object], group: str) -> list[str]:
 def with_missing_level(topology: Object, groups: Sequence[Object]) -> list[str]:
     """PodGroups of this Topology that name a level which it lacks, as `namespace/name`, sorted.
 
-    Their pods are not scheduled any more once they have to be again. KAI: unknown-level
+    KAI no longer schedules their pods (KAI: unknown-level); running ones are not affected.
     """
     name, levels = topology["metadata"]["name"], set(labels_of(topology))
     found = []
@@ -272,13 +272,13 @@ def with_missing_level(topology: Object, groups: Sequence[Object]) -> list[str]:
 
 
 def some_of(names: Sequence[str], most: int = _NAMED) -> str:
-    """The first of some names, and how many more there are."""
+    """The first names, and how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _is_contained(wanted: Any, stored: Any) -> bool:
-    """Whether all that is wanted is stored; the server adds defaults and rewrites quantities."""
+    """Whether the stored object has all desired values; defaults and quantity formats may vary."""
     if isinstance(wanted, Mapping):
         return isinstance(stored, Mapping) and all(
             name in stored

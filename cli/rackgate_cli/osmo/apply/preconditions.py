@@ -1,4 +1,4 @@
-"""What a cluster must have before a workflow's objects are written to it."""
+"""Checks that a cluster meets the preconditions for writing a workflow's objects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def topologies_of(api_version: str) -> Resource:
 
 
 async def check_served(client: Client, kind: Resource) -> None:
-    """Reject to begin when the cluster does not serve a kind.
+    """Check that the cluster serves all kinds that will be written.
 
     Raises:
         CommandError: it does not; the message has the CustomResourceDefinition and its source.
@@ -64,8 +64,8 @@ async def check_served(client: Client, kind: Resource) -> None:
 async def has_pool(client: Client, pool: Pool) -> bool:
     """Whether the cluster has a pool of this name, with the same keys.
 
-    With other keys it is rejected: the Topology follows the pool in the cluster, so what is
-    written here would be undone.
+    Other keys are an error: the Topology follows the pool in the cluster, so its controller would
+    undo the write.
 
     Raises:
         CommandError: the cluster's pool has other keys.
@@ -85,7 +85,7 @@ async def has_pool(client: Client, pool: Pool) -> bool:
 
 
 async def nodes_outside_pool_warning(client: Client, pool: Pool) -> str | None:
-    """A warning where pods of a pool may run on nodes that are not its own."""
+    """A warning if pods of a pool may run on nodes outside the pool."""
     try:
         pages = [json.loads(page) async for page in client.list_pages(kinds.OSMO_POOLS.path())]
     except (ForbiddenError, NotFoundError):
@@ -109,16 +109,16 @@ async def nodes_outside_pool_warning(client: Client, pool: Pool) -> str | None:
 
 
 def of_pool(topology: Object, pool: Pool) -> Object:
-    """A Topology marked as that of a pool in the cluster, whose controller then takes it over.
+    """A Topology with the label of a pool in the cluster, whose controller then manages it.
 
-    Without such a pool the mark must not be there: its controller would remove the Topology.
+    Without such a pool the label must be absent: the controller would remove the Topology.
     """
     labels = {**topology["metadata"].get("labels", {}), names.OSMO_POOL_LABEL: pool.name}
     return {**topology, "metadata": {**topology["metadata"], "labels": labels}}
 
 
 async def missing_queue(client: Client, pool: Pool) -> str | None:
-    """A warning when the pool's queue is not there (KAI: queue-missing)."""
+    """A warning if the pool's queue does not exist (KAI: queue-missing)."""
     try:
         await client.get(kinds.KAI_QUEUES.path(None, pool.osmo_name))
     except NotFoundError:
