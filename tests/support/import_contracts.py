@@ -35,14 +35,14 @@ class PureContract(Contract):
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
         """Find modules that reach a forbidden one although their name does not allow it."""
-        forbidden = [name for name in self.forbidden_modules if name in graph.modules]  # type: ignore[attr-defined]
+        forbidden = [name for name in self.forbidden_modules if name in graph.modules]  # type: ignore[attr-defined]  # fields are dynamic
         reaching = set().union(*(graph.find_downstream_modules(name) for name in forbidden))
         checked = {
             module
             for module in graph.modules
-            if module.partition(".")[0] in self.packages  # type: ignore[operator]
+            if module.partition(".")[0] in self.packages  # type: ignore[operator]  # fields are dynamic
         }
-        patterns = sorted(self.may_do_io)  # type: ignore[call-overload]
+        patterns = sorted(self.may_do_io)  # type: ignore[call-overload]  # fields are dynamic
         matched = {pattern: {m for m in checked if fnmatchcase(m, pattern)} for pattern in patterns}
         allowed = set().union(*matched.values())
         broken = {
@@ -86,7 +86,7 @@ class AcyclicContract(Contract):
         checked = {
             module
             for module in graph.modules
-            if module.partition(".")[0] in self.packages  # type: ignore[operator]
+            if module.partition(".")[0] in self.packages  # type: ignore[operator]  # fields are dynamic
         }
         imports = {m: graph.find_modules_directly_imported_by(m) & checked for m in checked}
         circle: list[str] = []

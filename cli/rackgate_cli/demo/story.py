@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
@@ -156,7 +157,7 @@ def picture(
     return table
 
 
-class Story:
+class Story(ABC):
     """One story: subclasses define what is submitted, what is checked, and what is shown.
 
     A story checks only what it reads from the API server, never its own manifests.
@@ -186,9 +187,9 @@ class Story:
         self._started = time.monotonic()
         self._live: Live | None = None
 
+    @abstractmethod
     async def run(self) -> None:
         """Submit, wait and check; fills `failures`."""
-        raise NotImplementedError
 
     def say(self, text: str) -> None:
         """Print one line with the seconds since the story started."""

@@ -411,7 +411,7 @@ class Packing:
         self.nodes = [
             sorted(
                 (node for node in range(lot.start, lot.end) if fits[lot.shape][node]),
-                key=lambda node, slots=slots[lot.shape]: slots[domain_of[node]],  # type: ignore[misc]
+                key=lambda node, slots=slots[lot.shape]: slots[domain_of[node]],  # type: ignore[misc]  # mypy infers no type for the default
             )
             for lot in self.lots
         ]

@@ -142,5 +142,5 @@ def test_problem_and_path_come_apart() -> None:
 
 
 def test_a_manifest_that_is_no_object_is_rejected() -> None:
-    (found,) = model_errors(MODELS["Topology"], [])  # type: ignore[arg-type]
+    (found,) = model_errors(MODELS["Topology"], [])  # type: ignore[arg-type]  # malformed on purpose
     assert str(found) == "input should be a valid dictionary or instance of Topology"

@@ -140,9 +140,9 @@ def test_the_webhook_rejects_what_is_wrong_with_it() -> None:
 
 def test_gates_that_a_manifest_applied_again_drops_are_kept() -> None:
     running, _ = started()
-    anew = {**written(), "metadata": running["metadata"]}
-    anew["spec"]["suspend"] = False
-    kept = apply_patch(anew, mutate(review(REVIEWED, anew, running)).operations)
+    changed = {**written(), "metadata": running["metadata"]}
+    changed["spec"]["suspend"] = False
+    kept = apply_patch(changed, mutate(review(REVIEWED, changed, running)).operations)
     assert kept["spec"]["roles"] == running["spec"]["roles"]
 
 
@@ -230,7 +230,7 @@ def test_its_pods_and_jobs_belong_to_it() -> None:
 
 
 def test_it_is_watched_and_restored_by_an_uninstall() -> None:
-    assert Watches(None).kinds["TrainingJob"].resource is KIND.resource  # type: ignore[arg-type]
+    assert Watches(None).kinds["TrainingJob"].resource is KIND.resource  # type: ignore[arg-type]  # no client is used
     job = decoded(created(written()))
     job_state = read_job_state(job, None, Priority())
     action = plan_restore(job, job_state, RunningJobsPolicy.LEAVE)

@@ -1,7 +1,7 @@
 """The job controller: reads a job and its Workload, calls `plan`, executes one action.
 
 Level-triggered: an action is planned from what the watches show now, bound to the versions it was
-planned with, and retried with backoff if rejected. Besides indexes of what the watches show, only
+planned with, and retried with backoff if rejected. Apart from indexes of watched objects, only
 the following is remembered between actions, and a restart may lose all of it: which keys wait for a
 flavor, which of our own writes and creations are assumed, which claims to an owner were verified,
 which owners are missing, and since when a Workload is left to the garbage collector or a job waits
