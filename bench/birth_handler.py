@@ -12,11 +12,11 @@ from datetime import timedelta
 
 from aiohttp import web
 
+from rackgate.certificates.certificates import issue
+from rackgate.certificates.tls import load_pair, server_context
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.runtime import clock
 from rackgate_webhook.admission.review import AdmissionResponse, decode_review, encode_response
-from rackgate_webhook.certificates.certificates import issue
-from rackgate_webhook.certificates.tls import load_pair, server_context
 from tests.support.objects import HOST
 
 
@@ -37,7 +37,12 @@ async def answer(request: web.Request) -> web.Response:
 
 
 async def main() -> None:
-    made = issue(["localhost", "127.0.0.1"], validity=timedelta(days=1), now=clock.now())
+    made = issue(
+        ["localhost", "127.0.0.1"],
+        validity=timedelta(days=1),
+        now=clock.now(),
+        owner="rackgate-webhook",
+    )
     context = server_context()
     load_pair(context, made.certificate, made.key)
     app = web.Application()

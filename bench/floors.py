@@ -26,7 +26,7 @@ PLACEMENT: Final = "placement"
 _HEADER: Final = """\
 # Ratios that were reached, larger is better: how many times as long the base of a comparison
 # takes, or ours as a share of it. Two numbers are the least and the most of several machines and
-# loads. `--record` of a bench writes its section anew, `--widen` takes a run into the ranges; how
+# loads. `--record` of a bench writes its section again, `--widen` takes a run into the ranges; how
 # they are judged is told in README.md.
 """
 

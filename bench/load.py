@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from rackgate_webhook.certificates.tls import client_context
+from rackgate.certificates.tls import client_context
 
 DUE_AHEAD_S: Final = 0.5
 SPARE_S: Final = 60.0

@@ -95,7 +95,7 @@ class Bench:
             }
             better = {
                 f"{base} / engine, cycle of one shape, {clusters.count} nodes": ratio(found, base)
-                for base in ("sketch", "anew")
+                for base in ("sketch", "from scratch")
             }
             if self._keep(better):
                 return
@@ -178,14 +178,22 @@ def size_table(bench: Bench) -> Table:
 def cycle_table(bench: Bench) -> Table:
     """What a placement takes among 1,000 of one cycle."""
     table = Table(title="1,000 placements of 16 pods in one cycle, each charged: us a placement")
-    for name in ("nodes", "one shape", "nothing kept", "12 shapes", "sketch", "sketch x", "kept x"):
+    for name in (
+        "nodes",
+        "one shape",
+        "from scratch",
+        "12 shapes",
+        "sketch",
+        "sketch x",
+        "from scratch x",
+    ):
         table.add_column(name, justify="right")
     for count, found in bench.cycles.items():
         ratios = [
             bench.ratios[f"{base} / engine, cycle of one shape, {count} nodes"]
-            for base in ("sketch", "anew")
+            for base in ("sketch", "from scratch")
         ]
-        ways = (found[name] for name in ("engine", "anew", "many shapes", "sketch"))
+        ways = (found[name] for name in ("engine", "from scratch", "many shapes", "sketch"))
         table.add_row(f"{count:,}", *(f"{us:.0f}" for us in ways), *(f"{r:.2f}" for r in ratios))
     return table
 

@@ -179,15 +179,15 @@ def ratio(found: Mapping[str, Sequence[float]], base: str) -> float:
 def cycles(clusters: Clusters) -> dict[str, list[float]]:
     """Microseconds of one of 1,000 placements in one cycle, each charged before the next.
 
-    `engine`: one shape; `anew`: the same with nothing kept between them; `many shapes`: more
-    shapes in turns than are kept; `sketch`: bare NumPy, charged likewise.
+    `engine`: one shape; `from scratch`: the same with nothing kept between them; `many shapes`:
+    more shapes in turns than are kept; `sketch`: bare NumPy, charged likewise.
     """
     found: dict[str, list[float]] = {}
     asked = PodSetRequest("workers", CYCLE_PODS, REQUESTS, TopologyRequest(required=RACK))
     shapes = [replace(asked, requests={**REQUESTS, "cpu": 4_000 + n}) for n in range(12)]
     ways: dict[str, Callable[[Capacity], None]] = {
         "engine": lambda capacity: _cycle(capacity, [asked]),
-        "anew": lambda capacity: _cycle(capacity, [asked], keep=False),
+        "from scratch": lambda capacity: _cycle(capacity, [asked], keep=False),
         "many shapes": lambda capacity: _cycle(capacity, shapes),
         "sketch": lambda capacity: _sketched_cycle(capacity, asked),
     }

@@ -21,11 +21,11 @@ from aiohttp import web
 from bench.samples import pod, training_job
 from bench.world import create, playground, quiet, say
 from rackgate.api import resources as kinds
+from rackgate.certificates.certificates import issue
+from rackgate.certificates.tls import load_pair, server_context
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
 from rackgate.runtime import clock
-from rackgate_webhook.certificates.certificates import issue
-from rackgate_webhook.certificates.tls import load_pair, server_context
 from tests.support.playground import Playground
 
 FOLDER: Final = Path(__file__).with_name("reviews")
@@ -38,7 +38,9 @@ Reviews = dict[str, bytes]
 @contextlib.asynccontextmanager
 async def recorder(found: Reviews) -> AsyncIterator[dict[str, str]]:
     """A handler that keeps what it is sent; yields the `clientConfig` that reaches it."""
-    made = issue(["127.0.0.1"], validity=timedelta(days=1), now=clock.now())
+    made = issue(
+        ["127.0.0.1"], validity=timedelta(days=1), now=clock.now(), owner="rackgate-webhook"
+    )
     context = server_context()
     load_pair(context, made.certificate, made.key)
 

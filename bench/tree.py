@@ -98,9 +98,8 @@ def filled(facts: list[NodeInfo]) -> Cache:
 
 def rebuild(cache: Cache) -> FlavorTopologies:
     """What every node event used to cost: all trees built, all Workloads and pods charged."""
-    charges = [charge for holding in cache.usages.values() for charge in holding.charges]
     return Trees(
-        cache.nodes, cache.flavors, cache.pods.charged, lambda: charges, cache.hosts
+        cache.nodes, cache.flavors, cache.pods.charged, cache.usages, cache.hosts
     ).flavor_topologies()
 
 
@@ -220,7 +219,7 @@ def measure(count: int) -> Found:
     cache = filled(facts)
     found.build_ms = min(spent_ms(lambda: rebuild(cache)) for _ in range(3))
     flavor_topologies = cache.flavor_topologies()
-    flavor_topologies.by_flavor["f"].tree.taint_column()
+    flavor_topologies.by_flavor["f"].tree.column(None)
     found.snapshot_ms = statistics.median(spent_ms(flavor_topologies.copy) for _ in range(ROUNDS))
     charge = next(iter(cache.usages.values())).charges[0]
     snapshots = [flavor_topologies.copy() for _ in range(ROUNDS)]

@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -145,24 +145,35 @@ async def prepare(client: Client, size: Size, *, cpu: str = "8", quota: str = "1
         cpu: of each node.
         quota: CPUs of the queue.
     """
-    gate = asyncio.Semaphore(CONCURRENCY)
 
-    async def make(index: int) -> None:
+    def node(index: int) -> dict[str, Any]:
         rack = index // size.rack
         name = node_name(index).removeprefix("bench-")
-        obj = node_of("bench", f"block-{rack // 8}", f"rack-{rack:03}", name, cpu=cpu)
-        async with gate:
-            await create(client, kinds.NODES, obj)
+        return node_of("bench", f"block-{rack // 8}", f"rack-{rack:03}", name, cpu=cpu)
 
-    async with asyncio.TaskGroup() as group:
-        for index in range(size.nodes):
-            group.create_task(make(index))
+    await make_nodes(client, map(node, range(size.nodes)))
     await create(client, kinds.TOPOLOGIES, topology_object("bench"))
     await create(client, kinds.FLAVORS, flavor("bench", "bench", "bench"))
     await create(client, kinds.CLUSTER_QUEUES, cluster_queue("bench", "bench", {"cpu": quota}))
     await create(client, kinds.LOCAL_QUEUES, local_queue("bench", "bench"))
+
+
+async def make_nodes(client: Client, nodes: Iterable[dict[str, Any]]) -> None:
+    """Create all nodes there are to be; returns when they are ready.
+
+    Raises:
+        TimeoutError: some stay tainted.
+    """
+    gate = asyncio.Semaphore(CONCURRENCY)
+
+    async def make(node: dict[str, Any]) -> None:
+        async with gate:
+            await create(client, kinds.NODES, node)
+
+    async with asyncio.TaskGroup() as group:
+        made = [group.create_task(make(node)) for node in nodes]
     async with asyncio.timeout(SWEEP_LIMIT_S):
-        while await _untainted(client) < size.nodes:
+        while await _untainted(client) < len(made):
             await asyncio.sleep(0.5)
 
 
@@ -206,7 +217,7 @@ async def sweep(client: Client, pids: dict[str, int]) -> None:
         for kind in (kinds.JOBS, kinds.PODS, kinds.WORKLOADS):
             while await _any(client, kind):
                 await asyncio.sleep(0.25)
-    await _settle(pids)
+    await settle(pids)
 
 
 async def _delete_jobs(client: Client) -> None:
@@ -226,7 +237,7 @@ async def _any(client: Client, kind: kinds.Resource) -> bool:
     return bool(json.loads(await client.get(kind.path(NAMESPACE), {"limit": "1"}))["items"])
 
 
-async def _settle(pids: dict[str, int]) -> None:
+async def settle(pids: dict[str, int]) -> None:
     """Wait until all processes together use little; for a bounded time."""
     for _ in range(int(SETTLE_LIMIT_S)):
         before = sum(cpu_seconds(pids).values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -13,6 +12,7 @@ from typing import Final
 from rackgate_cli.errors import CommandError, UsageError
 
 _PLAYGROUND = "rackgate_cli.playground.commands"
+_QUEUES = "rackgate_cli.queues.command"
 
 # Verb -> module. A module has `add_parser(subparsers)`, which adds its verbs and sets `run`, a
 # function from the parsed arguments to the exit code. Only the module of the verb is imported.
@@ -28,28 +28,32 @@ VERBS: Final = {
     "kubectl": _PLAYGROUND,
     "binaries": _PLAYGROUND,
     "place": "rackgate_cli.place",
+    "admit": "rackgate_cli.admit",
     "explain": "rackgate_cli.explain.command",
+    "queues": _QUEUES,
+    "workloads": _QUEUES,
+    "gang": "rackgate_cli.gang",
     "osmo": "rackgate_cli.osmo.command",
     "invariants": "rackgate_cli.invariants.command",
     "preflight": "rackgate_cli.preflight.command",
+    "kueue-config": "rackgate_cli.kueue_config.command",
     "uninstall": "rackgate_cli.uninstall.command",
 }
 
 
 def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of one verb, or with every verb that is installed."""
+    """Return the parser of one verb, or of all verbs."""
     parser = argparse.ArgumentParser(
         prog="rackgate",
         description="Topology-aware admission of batch jobs: run a playground on this machine, "
-        "explain and check any cluster, and use the placement engine.",
+        "explain and check any cluster, and use the placement engine and the scheduler.",
         epilog='Every verb has its own help: "rackgate VERB --help".',
     )
     parser.add_argument("--version", action="version", version=f"rackgate {version('rackgate')}")
     subparsers = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     modules = [VERBS[verb]] if verb in VERBS else dict.fromkeys(VERBS.values())
     for name in modules:
-        if importlib.util.find_spec(name) is not None:
-            importlib.import_module(name).add_parser(subparsers)
+        importlib.import_module(name).add_parser(subparsers)
     return parser
 
 
@@ -58,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = build_parser(words[0] if words else None).parse_args(words)
     try:
-        code: int = arguments.run(arguments)
+        code: int = arguments.run(arguments) or 0
     except UsageError as error:
         print(f"rackgate: {error}", file=sys.stderr)
         return 2

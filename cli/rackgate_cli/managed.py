@@ -17,15 +17,12 @@ from rackgate.api.names import UNMANAGED_NAMESPACES
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate.runtime.namespaces import NamespaceSelector
+from rackgate.wire import core
+from rackgate_cli.lists import list_decoded
 
 _CONFIGURATION: Final = "rackgate-mutating."
 _SUFFIX: Final = ".mutate.rackgate.dev"
 Selectors = Mapping[str, NamespaceSelector]
-
-
-class _Metadata(msgspec.Struct, frozen=True):
-    name: str = ""
-    labels: dict[str, str] | None = None
 
 
 class _Webhook(msgspec.Struct, frozen=True, rename="camel"):
@@ -34,20 +31,12 @@ class _Webhook(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Configuration(msgspec.Struct, frozen=True):
-    metadata: _Metadata = _Metadata()
+    metadata: core.Meta = core.Meta()
     webhooks: tuple[_Webhook, ...] | None = None
 
 
 class _Configurations(msgspec.Struct, frozen=True):
     items: tuple[_Configuration, ...] | None = None
-
-
-class _Namespace(msgspec.Struct, frozen=True):
-    metadata: _Metadata = _Metadata()
-
-
-class _Namespaces(msgspec.Struct, frozen=True):
-    items: tuple[_Namespace, ...] | None = None
 
 
 async def selectors(client: Client) -> Selectors:
@@ -91,15 +80,12 @@ async def unmanaged(client: Client, namespace: str | None) -> frozenset[str]:
     jobs = (await selectors(client)).get(kinds.JOBS.plural)
     if jobs is None:
         return frozenset()
+    decode = msgspec.json.Decoder(core.Namespace).decode
     try:
         if namespace is not None:
-            raw = await client.get(kinds.NAMESPACES.path(None, namespace))
-            found: tuple[_Namespace, ...] = (msgspec.json.decode(raw, type=_Namespace),)
+            found = [decode(await client.get(kinds.NAMESPACES.path(None, namespace)))]
         else:
-            raw = await client.get(kinds.NAMESPACES.path())
-            found = msgspec.json.decode(raw, type=_Namespaces).items or ()
+            found = await list_decoded(client, kinds.NAMESPACES, decode)
     except (ForbiddenError, NotFoundError, msgspec.DecodeError):
         return frozenset()
-    return frozenset(
-        one.metadata.name for one in found if not jobs.selects(one.metadata.labels or {})
-    )
+    return frozenset(one.metadata.name for one in found if not jobs.selects(one.metadata.labels))

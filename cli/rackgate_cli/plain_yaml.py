@@ -1,4 +1,4 @@
-"""Decodes users' YAML to plain data: no aliases, duplicate keys, or values that JSON lacks."""
+"""Users' YAML as plain data: no aliases, duplicate keys, or values that JSON lacks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 import yaml
 
 from rackgate_cli.errors import UsageError
+from rackgate_cli.input_files import read_upto
 
 MAX_DEPTH: Final = 100
 
@@ -16,25 +17,35 @@ MAX_DEPTH: Final = 100
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def plain_documents(name: str, raw: bytes) -> list[Any]:
-    """The documents of YAML or JSON, as JSON types.
+def read_plain_yaml(name: str, most: int) -> list[Any]:
+    """The documents of a YAML or JSON file of at most `most` bytes, as JSON types.
 
-    Args:
-        name: of the file, for the message.
-        raw: its content.
+    Raises:
+        UsageError: it cannot be read or decoded, is too large, or has a value that JSON lacks.
+    """
+    raw = read_upto(name, most)
+    if len(raw) > most:
+        raise UsageError(f'"{name}" is larger than {most >> 20} MiB')
+    return decode_plain_yaml(raw, name)
+
+
+def decode_plain_yaml(raw: bytes, name: str) -> list[Any]:
+    """The documents of YAML or JSON, as JSON types; `name` is for messages.
 
     Raises:
         UsageError: it cannot be decoded, or has a value that JSON lacks.
     """
     try:
         _reject_yaml_bombs(raw)
-        return [_as_json(document) for document in yaml.load_all(raw, Loader=_Loader)]
+        # YAML knows bytes, sets and numbers that JSON does not.
+        documents = json.dumps(list(yaml.load_all(raw, Loader=_Loader)), allow_nan=False)
+        return list(json.loads(documents))
     except (AttributeError, LookupError) as error:  # raised by the parser, without a line number
         said = "a value does not fit the tag before it, such as !!bool or !!timestamp"
-        raise UsageError(f'"{name}" is no YAML of plain data: {said}') from error
+        raise UsageError(f'"{name}" is not plain YAML data: {said}') from error
     except (TypeError, ValueError, OverflowError, yaml.YAMLError) as error:
         said = " ".join(str(error).split())[:300]
-        raise UsageError(f'"{name}" is no YAML of plain data: {said}') from error
+        raise UsageError(f'"{name}" is not plain YAML data: {said}') from error
 
 
 def _reject_yaml_bombs(raw: bytes) -> None:
@@ -55,11 +66,6 @@ def _reject_yaml_bombs(raw: bytes) -> None:
             raise yaml.YAMLError(f"nested more than {MAX_DEPTH} deep")
 
 
-def _as_json(document: Any) -> Any:
-    # YAML knows bytes, sets and numbers that JSON does not.
-    return json.loads(json.dumps(document, allow_nan=False))
-
-
 class _Loader(_Base):  # type: ignore[misc]  # its base is chosen when this module is loaded
     """Keeps times as text and rejects ambiguous keys.
 
@@ -73,7 +79,7 @@ class _Loader(_Base):  # type: ignore[misc]  # its base is chosen when this modu
             if isinstance(key, yaml.ScalarNode):
                 line = key.start_mark.line + 1
                 if key.value in seen:
-                    raise yaml.YAMLError(f'"{key.value}" is there twice, again in line {line}')
+                    raise yaml.YAMLError(f'duplicate key "{key.value}" in line {line}')
                 if key.tag in _NO_TEXT:
                     found = json.dumps(self.construct_object(key))
                     raise yaml.YAMLError(
@@ -102,3 +108,23 @@ _Loader.yaml_implicit_resolvers = {
     ]
     for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+
+
+def dump_documents(documents: list[Any]) -> str:
+    """Objects as YAML, in the order of their fields, each document after `---`."""
+    text: str = yaml.dump_all(
+        documents,
+        Dumper=_Dumper,
+        sort_keys=False,
+        explicit_start=True,
+        default_flow_style=False,
+        width=1000,
+    )
+    return text
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # dynamic base
+    """Writes no aliases, because they are rejected when read."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True

@@ -6,11 +6,12 @@ that change the direction of text are escaped, and no cell is parsed as markup.
 
 from __future__ import annotations
 
+import json
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TextIO, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 MAX_CELL = 512
 
@@ -64,6 +65,11 @@ def show(blocks: Iterable[Block], out: TextIO | None = None) -> None:
         _show_rich(list(blocks), stream)
     else:
         stream.write(plain(blocks))
+
+
+def show_json(value: Any) -> None:
+    """Print JSON, escaped, so that names from a cluster cannot control the terminal."""
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
 
 
 def plain(blocks: Iterable[Block]) -> str:

@@ -1,12 +1,12 @@
-"""The cluster that a command connects to, and the progress of its reads."""
+"""The cluster that a command connects to."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
-import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class ClusterTarget:
     namespace: str = "default"
     context: str | None = None
     server: str | None = None
-    user_agent: str = "rackgate-explain"
+    user_agent: str = "rackgate"
 
     @property
     def description(self) -> str:
@@ -68,6 +68,12 @@ class ClusterTarget:
             await client.close()
 
 
+def target_of(arguments: argparse.Namespace, verb: str) -> ClusterTarget:
+    """The cluster that the flags of `verbs.add_target` choose."""
+    found = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
+    return replace(found, user_agent=f"rackgate-{verb}")
+
+
 def cluster_target(state: str | None, kubeconfig: str | None, context: str | None) -> ClusterTarget:
     """Choose the cluster: what the command line names, else the user's environment.
 
@@ -79,7 +85,7 @@ def cluster_target(state: str | None, kubeconfig: str | None, context: str | Non
     """
     if state is not None and context is not None:
         raise UsageError(
-            "--context chooses in a kubeconfig; a playground (--state) has one cluster"
+            "--context selects a context of a kubeconfig and cannot be used with --state"
         )
     if state is not None:
         return ClusterTarget(state)
@@ -96,7 +102,7 @@ def cluster_target(state: str | None, kubeconfig: str | None, context: str | Non
     if StateFolder(state_dir(None)).record.exists():
         return ClusterTarget()
     raise UsageError(
-        "no cluster to ask: name one with --kubeconfig FILE or --state DIR, or set KUBECONFIG"
+        "no cluster is configured: use --kubeconfig FILE or --state DIR, or set KUBECONFIG"
     )
 
 
@@ -130,25 +136,3 @@ def _named(document: dict[str, Any], plural: str, key: str, name: object) -> dic
     except (KeyError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-class Progress:
-    """On a terminal, one line on stderr with the number of objects read."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._counts: dict[str, int] = {}
-
-    def add(self, plural: str, count: int) -> None:
-        """Count more objects."""
-        self._counts[plural] = self._counts.get(plural, 0) + count
-        if self._live:
-            words = ", ".join(f"{n} {name}" for name, n in self._counts.items() if n)
-            sys.stderr.write(f"\r\x1b[Kreading: {words}")
-            sys.stderr.flush()
-
-    def done(self) -> None:
-        """Remove the line."""
-        if self._live:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 EXIT_CODES: Final = {
     0: "success",
     1: "failure; the message says why",
-    2: "the command line is wrong",
+    2: "the command line is invalid",
 }
 
 
 def add_verb(
     subparsers: Subparsers,
     name: str,
-    run: Callable[[argparse.Namespace], int],
+    run: Callable[[argparse.Namespace], int | None] | None,
     *,
     summary: str,
     description: str,
@@ -34,7 +34,7 @@ def add_verb(
     Args:
         subparsers: of the command.
         name: of the verb.
-        run: function of the verb; returns the exit code.
+        run: function of the verb; returns the exit code, None for 0. None for a group of verbs.
         summary: one line for the list of verbs.
         description: what it does, in sentences.
         examples: command lines.
@@ -54,6 +54,21 @@ def add_verb(
     )
     parser.set_defaults(run=run)
     return parser
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """The `type` of an argument that is a whole number from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text[:20])
+        except ValueError:
+            raise argparse.ArgumentTypeError(f'"{text[:60]}" is not a whole number') from None
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f'"{text[:60]}" is not between {least} and {most}')
+        return number
+
+    return parse
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:

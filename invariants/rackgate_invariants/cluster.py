@@ -7,9 +7,9 @@ reference, so a Job that names an owner which does not exist is grouped as a job
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from rackgate.api.names import slice_ordinal
 from rackgate.topology.assignment import Domain, TopologyAssignment
@@ -27,6 +27,8 @@ from rackgate_invariants.running_pods import RunningPods
 
 # So many seconds after the grace period of a deletion, its node can no longer finish it.
 OVERDUE_S = 30.0
+# The assigner may learn late that a queue was changed: a broken watch notices after this time.
+SLACK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Cluster:
     topologies: Collection[TopologyRow] = ()
     cluster_queues: Collection[QueueRow] = ()
     local_queues: Collection[QueueRow] = ()
+    cohorts: Collection[QueueRow] = ()
     read_at: float = 0.0
     unread: Mapping[str, str] = field(default_factory=dict)
     whole: bool = True
@@ -188,8 +191,7 @@ class ObjectGroup:
         child_jobs: of a JobSet or RayCluster, by `namespace/name`.
         workloads: also the slices of its Workload.
         pods: also those of its child Jobs, and those that lost their controller.
-        pods_in_use: cached result of `running_pods_of`, dropped when the group changes.
-        job_usage: cached QueueIndex and JobUsage, dropped with it.
+        pods_in_use: cached result of `running_pods_of`.
     """
 
     root: str = ""
@@ -198,12 +200,6 @@ class ObjectGroup:
     workloads: dict[str, WorkloadRow] = field(default_factory=dict)
     pods: dict[str, PodRow] = field(default_factory=dict)
     pods_in_use: RunningPods | None = None
-    job_usage: tuple[Any, Any] | None = None
-
-    @property
-    def empty(self) -> bool:
-        """Whether it has no objects left."""
-        return self.job is None and not (self.child_jobs or self.workloads or self.pods)
 
     @property
     def own(self) -> list[WorkloadRow]:
@@ -287,26 +283,28 @@ def group_by_job(cluster: Cluster) -> dict[str, ObjectGroup]:
     A pod of a child Job belongs to the JobSet, a slice to the job of its parent.
     """
     found: dict[str, ObjectGroup] = {}
-    owners = OwnerIndex(cluster.unread)
+    owners = OwnerIndex(cluster)
 
     def group(uid: str) -> ObjectGroup:
         return found.setdefault(uid, ObjectGroup(uid))
 
-    owners.add_parents((*cluster.jobsets, *cluster.rayclusters))
-    for job in (*cluster.jobs, *cluster.jobsets, *cluster.rayclusters):
+    for job in jobs_of(cluster):
         if owners.is_child_job(job):
-            owners.add_child_job(job)
             group(job.parent_uid).child_jobs[job.key] = job
         else:
             group(job.uid).job = job
-    for workload in cluster.workloads:
-        if workload.owning_uid and not workload.is_slice:
-            owners.roots[workload.uid] = workload.owning_uid
     for workload in cluster.workloads:
         group(owners.root(workload.owning_uid)).workloads[workload.key] = workload
     for pod in cluster.pods:
         group(owners.group_key_of(pod)).pods[pod.key] = pod
     return found
+
+
+def jobs_of(cluster: Cluster) -> Iterator[JobRow]:
+    """Jobs, JobSets and RayClusters."""
+    yield from cluster.jobs
+    yield from cluster.jobsets
+    yield from cluster.rayclusters
 
 
 def format_domain(domain: Domain | None) -> str:
@@ -326,52 +324,41 @@ _PLURALS: Final = {"JobSet": "jobsets", "RayCluster": "rayclusters"}
 RAY_CLUSTER: Final = "RayCluster"
 
 
-@dataclass(slots=True)
 class OwnerIndex:
     """The uid of the job that each uid leads to.
 
-    Attributes:
-        unread: what could not be read, plural to reason: references to such kinds are trusted.
-        parents: namespace and kind of each JobSet and RayCluster, by uid.
-        roots: uid of a child Job, or of a Workload that may have slices -> uid of its job.
-        cleanup_jobs: Jobs of RayClusters whose pods may clean up after a head.
+    References to kinds that could not be read are trusted.
     """
 
-    unread: Mapping[str, str] = field(default_factory=dict)
-    parents: dict[str, tuple[str, str]] = field(default_factory=dict)
-    roots: dict[str, str] = field(default_factory=dict)
-    cleanup_jobs: set[str] = field(default_factory=set)
-
-    def add_parents(self, jobs: Iterable[JobRow]) -> None:
-        """Add JobSets and RayClusters."""
-        self.parents |= {job.uid: (job.namespace, job.kind) for job in jobs}
+    def __init__(self, cluster: Cluster) -> None:
+        self._unread = cluster.unread
+        parents = (*cluster.jobsets, *cluster.rayclusters)
+        # Namespace and kind of each JobSet and RayCluster, by uid.
+        self._parents = {job.uid: (job.namespace, job.kind) for job in parents}
+        # uid of a child Job, or of a Workload that may have slices -> uid of its job.
+        self._roots = {
+            workload.uid: workload.owning_uid
+            for workload in cluster.workloads
+            if workload.owning_uid and not workload.is_slice
+        }
+        # Jobs of RayClusters whose pods may clean up after a head.
+        self._cleanup_jobs: set[str] = set()
+        for job in filter(self.is_child_job, jobs_of(cluster)):
+            self._roots[job.uid] = job.parent_uid
+            if job.parent_kind == RAY_CLUSTER:
+                self._cleanup_jobs.add(job.uid)
 
     def is_child_job(self, job: JobRow) -> bool:
         """Whether the controller that a job names exists."""
         if not job.parent_uid:
             return False
-        if _PLURALS.get(job.parent_kind, "") in self.unread:
+        if _PLURALS.get(job.parent_kind, "") in self._unread:
             return True
-        return self.parents.get(job.parent_uid) == (job.namespace, job.parent_kind)
-
-    def add_child_job(self, job: JobRow) -> None:
-        """Add a child Job."""
-        self.roots[job.uid] = job.parent_uid
-        if job.parent_kind == RAY_CLUSTER:
-            self.cleanup_jobs.add(job.uid)
-
-    def remove_child_job(self, job: JobRow) -> None:
-        """Remove a child Job."""
-        self.roots.pop(job.uid, None)
-        self.cleanup_jobs.discard(job.uid)
+        return self._parents.get(job.parent_uid) == (job.namespace, job.parent_kind)
 
     def root(self, uid: str) -> str:
         """The uid of the job that a uid leads to; by default the uid itself."""
-        return self.roots.get(uid, uid)
-
-    def grouping_state(self, uid: str) -> tuple[str, bool]:
-        """All state that decides to which group the dependents of a uid belong."""
-        return self.root(uid), uid in self.cleanup_jobs
+        return self._roots.get(uid, uid)
 
     def group_key_of(self, pod: PodRow) -> str:
         """Key of the group that a pod belongs to.
@@ -382,11 +369,8 @@ class OwnerIndex:
         owning_uid = pod.owning_uid
         if not owning_uid:
             return orphan_group_key(pod.namespace, pod.workload) if pod.workload else ""
-        return (
-            ""
-            if pod.cleanup and owning_uid in self.cleanup_jobs
-            else self.roots.get(owning_uid, owning_uid)
-        )
+        is_cleanup = pod.cleanup and owning_uid in self._cleanup_jobs
+        return "" if is_cleanup else self.root(owning_uid)
 
 
 def orphan_group_key(namespace: str, workload: str) -> str:

@@ -15,15 +15,17 @@ from rackgate_invariants.rows.rows import WorkloadRow
 from rackgate_invariants.rules import (
     assignments,
     capacity,
+    evictions,
     excess_pods,
     jobs,
     orphans,
     podsets,
     quota,
+    stopped_queues,
 )
 from rackgate_invariants.rules import workload_slices as slices
 from rackgate_invariants.rules.catalog import ALL_NAMESPACES, RULES, Breach
-from rackgate_invariants.rules.job_usage import QueueIndex, job_usages, queue_index_of
+from rackgate_invariants.rules.job_usage import job_usages
 
 
 def skipped_rules(cluster: Cluster) -> dict[str, str]:
@@ -43,37 +45,33 @@ def skipped_rules(cluster: Cluster) -> dict[str, str]:
 
 def judge(cluster: Cluster) -> list[Breach]:
     """All breaches that one reading shows, sorted; also those of patient rules."""
+    skipped = skipped_rules(cluster)
+    return sorted(breach for breach in _every_breach(cluster) if breach.rule not in skipped)
+
+
+def _every_breach(cluster: Cluster) -> Iterator[Breach]:
     groups = group_by_job(cluster)
     node_index = NodeIndex(cluster.nodes, cluster.flavors, cluster.topologies)
     workloads = {workload.key: workload for workload in cluster.workloads}
-    found = [*check_cluster(cluster, groups, node_index, queue_index_of(cluster))]
     for group in groups.values():
-        found += check_group(group, groups, node_index, workloads, cluster.read_at)
-    return without_skipped(found, cluster)
+        yield from _check_group(group, groups, node_index, workloads, cluster.read_at)
+    # What only all groups together show: capacity and quota.
+    usages = job_usages(cluster, groups, node_index)
+    yield from capacity.check_capacity(groups, node_index)
+    yield from quota.check_quota(cluster, groups, usages)
+    yield from quota.check_uncharged(cluster, usages)
+    yield from quota.check_queue_statuses(cluster, groups, usages)
+    yield from stopped_queues.check(cluster)
 
 
-def without_skipped(found: Iterable[Breach], cluster: Cluster) -> list[Breach]:
-    """The breaches of rules that are not skipped, sorted."""
-    skipped = skipped_rules(cluster)
-    return sorted(breach for breach in found if breach.rule not in skipped)
-
-
-def check_group(
+def _check_group(
     group: ObjectGroup,
     groups: Mapping[str, ObjectGroup],
     node_index: NodeIndex,
     workloads: Mapping[str, WorkloadRow],
     now: float,
 ) -> Iterator[Breach]:
-    """Breaches that the objects of one job show.
-
-    Args:
-        group: the job and what belongs to it.
-        groups: all groups by root.
-        node_index: nodes and flavors.
-        workloads: all Workloads by `namespace/name`.
-        now: Unix time of the reading.
-    """
+    """Breaches that the objects of one job show."""
     for placed in group.placed():
         yield from podsets.check_counts(placed, now)
         yield from podsets.check_domains(placed, node_index)
@@ -81,6 +79,8 @@ def check_group(
         yield from jobs.check_ungated(placed, group, now)
         yield from jobs.check_domain_gone(placed, node_index)
     for workload in group.workloads.values():
+        yield from evictions.check_record(workload)
+        yield from evictions.check_requeue(workload)
         if workload.holds:
             yield from assignments.check_assignments(workload)
             yield from assignments.check_usage(workload, group, node_index)
@@ -92,34 +92,12 @@ def check_group(
     yield from podsets.check_before_admission(group)
     yield from jobs.check_job_state(group)
     yield from jobs.check_quota_after_end(group, groups, node_index)
+    yield from evictions.check_pods(group, node_index, now)
     yield from excess_pods.check(group)
     yield from orphans.check(group)
     yield from jobs.check_orphaned_pods(group, workloads)
     if group.job is not None:
         yield from jobs.check_injected(group.job)
-
-
-def check_cluster(
-    cluster: Cluster,
-    groups: Mapping[str, ObjectGroup],
-    node_index: NodeIndex,
-    queue_index: QueueIndex,
-) -> list[Breach]:
-    """Breaches that only all groups together show: capacity and quota.
-
-    Args:
-        cluster: one reading.
-        groups: its groups by root.
-        node_index: its nodes and flavors.
-        queue_index: its queues; the same object as before if no queue changed its flavors.
-    """
-    running_usage = job_usages(queue_index, groups, node_index)
-    return [
-        *capacity.check_capacity(groups, node_index),
-        *quota.check_nominal_quota(cluster, groups, running_usage),
-        *quota.check_uncharged(cluster, running_usage),
-        *quota.check_queue_statuses(cluster, groups, running_usage),
-    ]
 
 
 def breaches(cluster: Cluster) -> list[Breach]:

@@ -18,6 +18,7 @@ from rackgate_invariants.rows.jobs import job_row, jobset_row, mark_unmanaged, r
 from rackgate_invariants.rows.projections import Decode, node_row, pod_row
 from rackgate_invariants.rows.queues import (
     cluster_queue_row,
+    cohort_row,
     flavor_row,
     local_queue_row,
     topology_row,
@@ -36,7 +37,7 @@ async def read_cluster(
 ) -> Cluster:
     """One reading of everything that the rules need.
 
-    The lists are read one after another. `unread` names what may not be listed or is not served.
+    The lists are read one after another. `unread` names what cannot be listed or is not served.
 
     Args:
         client: only lists.
@@ -85,7 +86,7 @@ def unreadable_reason(source: Source, error: KubeError) -> str:
     """Why a collection could not be read."""
     if isinstance(error, NotFoundError):
         return f"the cluster has no {source.resource.full_name}"
-    return f"{source.resource.plural} may not be listed"
+    return f"{source.resource.plural} cannot be listed"
 
 
 def _items(source: Source, page: bytes) -> list[msgspec.Raw]:
@@ -158,6 +159,7 @@ SOURCES: Final = (
     Source("jobsets", kinds.JOBSETS, jobset_row, optional=True),
     Source("rayclusters", kinds.RAY_CLUSTERS, raycluster_row, optional=True),
     Source("local_queues", kinds.LOCAL_QUEUES, local_queue_row),
+    Source("cohorts", kinds.COHORTS, cohort_row, optional=True),
     Source("cluster_queues", kinds.CLUSTER_QUEUES, cluster_queue_row),
 )
 # Attributes that hold jobs.

@@ -119,10 +119,10 @@ def _unlabelled(levels: Sequence[str], nodes: Sequence[Labels]) -> Iterator[KaiW
         yield KaiWarning(
             "unlabelled-nodes",
             "topology_keys",
-            f"{bare} of {len(nodes)} nodes lack a label of the pool's keys ({shown}); KAI counts "
-            "only nodes that carry the labels of all keys, whatever key a workflow asks for, also "
-            "for a mere preference",
-            "label every node of the pool with each of these keys, or take keys out of the pool",
+            f"{bare} of {len(nodes)} nodes lack a label of the pool's keys ({shown}). For any "
+            "constraint, also a preference, KAI uses only nodes that carry the labels of all keys, "
+            "also of those that the workflow does not use",
+            "label every node of the pool with each of these keys, or remove keys from the pool",
         )
 
 
@@ -141,10 +141,10 @@ def _dots(
             yield KaiWarning(
                 "dots",
                 f"topology_keys[{positions[level]}].label",
-                f"KAI joins label values with dots and takes {'/'.join(one)} and "
-                f"{'/'.join(other)} for one domain of {level}: a required domain may be "
-                f"placed over both ({_times(len(alike), 'such clash', 'such clashes')})",
-                "take the dots out of the label values, or make the values of the finer key unique",
+                f"KAI joins label values with dots, and so {'/'.join(one)} and {'/'.join(other)} "
+                f"are one domain of {level} for it: it may place pods that require one domain "
+                f"across both ({_times(len(alike), 'such pair', 'such pairs')})",
+                "remove the dots from the label values, or make the values of the finer key unique",
             )
             return  # finer levels have the same clash
 
@@ -198,9 +198,9 @@ def _hidden_level(
     return KaiWarning(
         "one-domain",
         case.path,
-        f"{_called(subgroup)} {asks} one {label}; when all nodes that KAI can choose from lie in "
-        f"one {finer}, {when}, KAI does not see the {label} and leaves the group pending although "
-        "there is room",
+        f"{_called(subgroup)} {asks} one {label}. If all nodes that KAI can choose from are in one "
+        f"{finer}, {when}, KAI does not find the {label} and leaves the group pending although it "
+        "fits",
         "use the robust profile"
         if case.profile is Profile.SEED
         else f"add nodes in a second {finer}",
@@ -217,7 +217,7 @@ def _sibling_order(case: _Case) -> Iterator[KaiWarning]:
                     case.path,
                     f'KAI places subgroup "{smallest.name}" ({len(smallest.tasks)} tasks) before '
                     f'"{one.name}" ({len(one.tasks)} tasks), by the order of their names, and '
-                    "does not go back: the larger one may find its room taken",
+                    "does not backtrack: the larger one may not fit any more",
                     "use the robust profile, whose names put larger groups first, or rename groups "
                     "so that larger ones sort first"
                     if case.profile is Profile.SEED
@@ -239,11 +239,11 @@ def _mixed_sizes(case: _Case) -> Iterator[KaiWarning]:
             yield KaiWarning(
                 "mixed-sizes",
                 case.path,
-                f"the tasks of {_called(subgroup)} are of several sizes, and KAI counts each as "
-                "large as the largest, resource by resource, because all or none of them use GPUs: "
-                "it leaves them pending where they would fit, also for a mere preference",
-                "give them one size, or put tasks of another size into a task group of their own"
-                + ("; where nothing is required, use the robust profile" if fixable else ""),
+                f"the tasks of {_called(subgroup)} have several sizes, and KAI counts each as "
+                "large as the largest, resource by resource, because all or none use GPUs: it "
+                "may leave them pending although they fit, also for a preference",
+                "give them one size, or move tasks of another size to a task group of their own"
+                + ("; if nothing is required, use the robust profile" if fixable else ""),
             )
             return  # the subgroups below contain the same tasks
 
@@ -254,9 +254,9 @@ def _long_cycle(case: _Case) -> Iterator[KaiWarning]:
             "long-cycle",
             f"{case.path}.tasks",
             f"KAI places all {len(case.top.tasks)} tasks of the group in one scheduling cycle and "
-            "schedules nothing else meanwhile; 200 tasks were seen to take 16 seconds, 1000 tasks "
-            "70 seconds, on two cores",
-            "split the group where its tasks need not start together",
+            "schedules nothing else during that time; on two cores, 200 tasks took 16 seconds and "
+            "1000 tasks 70 seconds",
+            "split the group if not all of its tasks must start together",
         )
 
 

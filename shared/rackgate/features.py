@@ -13,11 +13,14 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, Self
 
+from rackgate.kueue_gates import KUEUE_GATES
+
 # Names of gates that other code writes into configurations.
 ELASTIC_JOBS: Final = "ElasticJobsViaWorkloadSlices"
 ELASTIC_INDEXED_JOBS: Final = "RackgateElasticIndexedJobs"
 OSMO_POOLS: Final = "RackgateOsmoPools"
 RENDER_FOR_KAI: Final = "RackgateRenderForKAI"
+WORKLOAD_REV_N: Final = "WorkloadRevN"
 NODES_BY_NAME: Final = "RackgateNodesByName"
 
 
@@ -35,6 +38,7 @@ class Gate:
     Attributes:
         cost: what the gate costs, logged when a service starts with it on; empty for most.
         placement: whether `place` and `replace` of the placement library read it.
+        command: whether the `rackgate` command reads it, and no service.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Gate:
     purpose: str
     cost: str = ""
     placement: bool = False
+    command: bool = False
 
     @property
     def default(self) -> bool:
@@ -49,8 +54,10 @@ class Gate:
         return self.stage is Stage.BETA
 
 
-def _alpha(name: str, purpose: str, cost: str = "", *, placement: bool = False) -> Any:
-    return _field(Gate(name, Stage.ALPHA, purpose, cost, placement))
+def _alpha(
+    name: str, purpose: str, cost: str = "", *, placement: bool = False, command: bool = False
+) -> Any:
+    return _field(Gate(name, Stage.ALPHA, purpose, cost, placement, command))
 
 
 def _beta(name: str, purpose: str, *, placement: bool = False) -> Any:
@@ -61,8 +68,16 @@ def _field(gate: Gate) -> Any:
     return field(default=gate.default, metadata={"gate": gate})
 
 
-class UnknownGateError(ValueError):
+class GateError(ValueError):
+    """A gate that cannot be set so; the message says what to do."""
+
+
+class UnknownGateError(GateError):
     """A gate name that is not in the table."""
+
+
+class FixedGateError(GateError):
+    """A gate of Kueue, with a value that Rackgate cannot follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +102,15 @@ class Features:
         "DeactivateInvalidTopology",
         "Deactivate a Workload whose topology request no flavor of its queue can ever meet.",
     )
+    visibility_on_demand: bool = _beta(
+        "VisibilityOnDemand",
+        "Serve the positions of pending Workloads as API visibility.kueue.x-k8s.io.",
+    )
+    admission_fair_sharing: bool = _beta(
+        "AdmissionFairSharing",
+        "Order the LocalQueues of a ClusterQueue by their usage over time, if its admissionScope "
+        "says so and admissionFairSharing is configured.",
+    )
     topology_on_all_podsets: bool = _alpha(
         "RequireTopologyOnAllPodSets",
         "If one template of a job has a topology annotation, require one on every template.",
@@ -106,6 +130,11 @@ class Features:
         "Order the domains by preferred node affinity.",
         placement=True,
     )
+    local_queue_defaulting: bool = _beta(
+        "LocalQueueDefaulting",
+        "A job without a queue label gets the LocalQueue `default` of its namespace, if it exists; "
+        "needs the component deploy/unlabelled.",
+    )
     elastic_jobs: bool = _alpha(
         ELASTIC_JOBS,
         "Let RayClusters with an autoscaler acquire and release quota replica by replica.",
@@ -119,8 +148,7 @@ class Features:
         "Hand Jobs with schedulerName kai-scheduler over to KAI, with their queue and levels.",
     )
     osmo_pools: bool = _alpha(
-        OSMO_POOLS,
-        "Validate OSMO Pools and Workflows; keep a KAI Topology in sync with each Pool.",
+        OSMO_POOLS, "Validate OSMO Pools and Workflows; keep a KAI Topology in sync with each Pool."
     )
     nodes_by_name: bool = _beta(
         NODES_BY_NAME,
@@ -134,6 +162,29 @@ class Features:
     strict_fifo_skips_impossible: bool = _beta(
         "RackgateStrictFIFOSkipsImpossible",
         "Skip the head of a StrictFIFO queue if it does not fit even on an empty cluster.",
+    )
+    sticky_preemptors: bool = _beta(
+        "RackgateStickyPreemptors",
+        "Decide about a Workload for which others were preempted before the heads of other "
+        "ClusterQueues, and admit those behind it into what it does not need. Off: in Kueue's "
+        "order, in which the preempted Workload may take the quota back, and its queue waits.",
+    )
+    no_mutual_preemption: bool = _beta(
+        "RackgateNoMutualPreemption",
+        "With fair sharing, preempt no Workload that could reclaim its quota from the preemptor at "
+        "once, and by LessThanInitialShare none that was preempted before. Off: as Kueue, where "
+        "Workloads may preempt each other without end.",
+    )
+    smallest_disruption: bool = _alpha(
+        "RackgateSmallestDisruption",
+        "Preempt for a domain the Workloads with the fewest pods, then the least run time lost. "
+        "Off: in Kueue's order.",
+    )
+    backfill: bool = _alpha(
+        "RackgateBackfill",
+        "In a StrictFIFO queue, admit Workloads ahead of a head that does not fit, if its expected "
+        "start does not change. If running Workloads end early, the head may start later than "
+        "without the gate, but not after its expected start.",
     )
     required_and_preferred: bool = _alpha(
         "RackgateRequiredAndPreferred",
@@ -179,13 +230,13 @@ class Features:
         "A PodSet with a previous assignment keeps it, and only grows or shrinks.",
         placement=True,
     )
-    topology_with_cohorts: bool = _alpha(
+    topology_with_cohorts: bool = _beta(
         "TASWithCohorts",
-        "Keep a queue with a cohort and a topology active; only nominal quota counts.",
+        "Let a queue with a topology share quota in a cohort. Off: such a queue is inactive.",
     )
-    topology_with_preemption: bool = _alpha(
+    topology_with_preemption: bool = _beta(
         "TASWithPreemption",
-        "Keep a queue with preemption and a topology active; it preempts only without a topology.",
+        "Let a queue with a topology preempt Workloads for domains. Off: such a queue is inactive.",
     )
     topology_with_multikueue: bool = _alpha(
         "TASWithMultiKueue", "Keep a queue with a MultiKueue check and a topology active."
@@ -195,17 +246,27 @@ class Features:
         "Keep a queue with a ProvisioningRequest check and a topology active.",
     )
 
+    workload_rev_n: bool = _alpha(
+        WORKLOAD_REV_N,
+        "Accept fields of RevN in the Workload of gangs. Only `rackgate gang` reads it.",
+        command=True,
+    )
+
     @classmethod
     def of(cls, gates: Mapping[str, bool] | None = None) -> Self:
         """The defaults, overridden by gates of these names.
 
+        Gates of Kueue that ask for what Rackgate does anyway are accepted, see `KUEUE_GATES`.
+
         Raises:
             UnknownGateError: a name that is not in the table; the message suggests the nearest.
+            FixedGateError: a gate of Kueue that asks for something else.
         """
         gates = gates or {}
-        for name in gates:
-            _require_known(name)
-        return cls(**{_FIELDS[name]: enabled for name, enabled in gates.items()})
+        for name, enabled in gates.items():
+            _require_settable(name, enabled)
+        own = {_FIELDS[name]: enabled for name, enabled in gates.items() if name in _FIELDS}
+        return cls(**own)
 
     def costs(self) -> dict[str, str]:
         """Cost by name, of the gates that are on and have one."""
@@ -217,10 +278,21 @@ class Features:
         return {name: getattr(self, entry) for name, entry in _FIELDS.items()}
 
 
-def _require_known(name: str) -> None:
+def without_effect(gates: Mapping[str, bool]) -> dict[str, str]:
+    """Notes by name, of the gates that no service reads: Kueue's, and those of the command."""
+    notes = {name: gate.note for name, gate in KUEUE_GATES.items()}
+    notes |= {gate.name: "Only the rackgate command reads it." for gate in GATES if gate.command}
+    return {name: notes[name] for name in sorted(gates) if name in notes}
+
+
+def _require_settable(name: str, enabled: bool) -> None:
     if name in _FIELDS:
         return
-    near = difflib.get_close_matches(name, _FIELDS, n=1)
+    if name in KUEUE_GATES:
+        if problem := KUEUE_GATES[name].problem(name, enabled):
+            raise FixedGateError(problem)
+        return
+    near = difflib.get_close_matches(name, [*_FIELDS, *KUEUE_GATES], n=1)
     hint = f' (did you mean "{near[0]}"?)' if near else ""
     known = ", ".join(sorted(_FIELDS))
     raise UnknownGateError(f'unknown feature gate "{name}"{hint}; known: {known}')

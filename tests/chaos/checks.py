@@ -12,7 +12,6 @@ from typing import Any
 
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
-from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
 from tests.chaos.composites import SetPlan, set_manifest
 from tests.chaos.endings import finished
@@ -23,6 +22,7 @@ from tests.chaos.users import Users, manifest
 from tests.support.cluster import Cluster, WaitedTooLongError, until
 from tests.support.composite_views import jobset_selector, live_pods
 from tests.support.objects import Object
+from tests.support.playground import Playground, rackgate
 
 COMPLETE_LIMIT_S = 240.0
 CLEAN_LIMIT_S = 120.0
@@ -79,7 +79,7 @@ async def _differences(cluster: Cluster, plan: JobPlan | SetPlan) -> Any:
     kind = kinds.JOBSETS if isinstance(plan, SetPlan) else kinds.JOBS
     # Its first start would have been the first change of its spec.
     queued = (await cluster.get(kind, plan.name))["metadata"]["generation"] == 1
-    expected = await _as_created(cluster.client, cluster.namespace, plan, queued=queued)
+    expected = await _as_created(cluster, plan, queued=queued)
 
     async def stopped() -> bool:
         found = await cluster.get(kind, plan.name)
@@ -96,19 +96,17 @@ async def _differences(cluster: Cluster, plan: JobPlan | SetPlan) -> Any:
         )
 
 
-async def _as_created(
-    client: Client, namespace: str, plan: JobPlan | SetPlan, *, queued: bool
-) -> list[Object]:
+async def _as_created(cluster: Cluster, plan: JobPlan | SetPlan, *, queued: bool) -> list[Object]:
     """The templates as the API server stores them for the same job, with or without its queue."""
-    is_set = isinstance(plan, SetPlan)
-    plain = set_manifest(plan) if isinstance(plan, SetPlan) else manifest(plan)
+    is_set, pool = isinstance(plan, SetPlan), cluster.pool
+    plain = set_manifest(plan, pool) if isinstance(plan, SetPlan) else manifest(plan, pool)
     plain["metadata"] |= {"name": f"{plan.name}-plain"}
     if not queued:
         plain["metadata"] = {"name": plain["metadata"]["name"]}
     plain["spec"]["suspend"] = True
-    path = (kinds.JOBSETS if is_set else kinds.JOBS).path(namespace)
+    path = (kinds.JOBSETS if is_set else kinds.JOBS).path(cluster.namespace)
     body = json.dumps(plain).encode()
-    return _plain(json.loads(await client.create(path, body, {"dryRun": "All"})))
+    return _plain(json.loads(await cluster.client.create(path, body, {"dryRun": "All"})))
 
 
 def _plain(found: Object) -> list[Object]:
@@ -182,6 +180,16 @@ def _usage(kind: str, queue: Object) -> Iterator[str]:
             for resource in entry.get("resources", []):
                 if str(resource.get("total", "0")) != "0":
                     yield f"{kind} {name}: {key} {resource['name']} {resource['total']}"
+
+
+async def invariants_hold(playground: Playground) -> list[str]:
+    """What `rackgate invariants` finds, also by the rules that have patience."""
+    words = ("invariants", "--kubeconfig", str(playground.kubeconfig))
+    try:
+        await asyncio.to_thread(rackgate, *words)
+    except AssertionError as error:
+        return [str(error)]
+    return []
 
 
 async def caches_agree(fleet: Fleet) -> list[str]:

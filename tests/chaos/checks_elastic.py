@@ -28,6 +28,7 @@ async def wait_all_resized(users: Users) -> list[str]:
         What is wrong.
     """
     plans = [plan for plan in users.scenario.elastic if plan.name not in users.deleted]
+    queues = [plan.name for plan in users.scenario.tree if plan.is_queue]
     wrong: list[str] = []
 
     async def settled() -> bool:
@@ -35,7 +36,7 @@ async def wait_all_resized(users: Users) -> list[str]:
         try:
             for plan in plans:
                 wrong.extend(await _faults(users.cluster, plan))
-            wrong.extend(await _miscounted(users.cluster, plans))
+            wrong.extend(await _miscounted(users.cluster, plans, queues))
         except (KubeError, TimeoutError) as error:
             wrong.append(str(error))
         await asyncio.sleep(0.4)
@@ -90,13 +91,15 @@ async def _misplaced(cluster: Cluster, plan: ElasticPlan) -> list[str]:
     return wrong + [f"{plan.name}: {len(pods)} pods, not {expected}"] * (len(pods) != expected)
 
 
-async def _miscounted(cluster: Cluster, plans: list[ElasticPlan]) -> list[str]:
-    expected = sum(round(plan.cpu_used * 1000) for plan in plans)
-    # What deactivated jobs had is given back; all others have ended.
-    found = await usage(cluster)
-    if quantity.amount("cpu", found) != expected:
-        return [f"usage is {found} cpu, not {expected}m"]
-    return []
+async def _miscounted(cluster: Cluster, plans: list[ElasticPlan], queues: list[str]) -> list[str]:
+    """Queues that do not use what their elastic jobs have: all others have ended."""
+    wrong = []
+    for queue in queues:
+        expected = sum(round(plan.cpu_used * 1000) for plan in plans if plan.queue == queue)
+        found = await usage(cluster, queue=queue)
+        if quantity.amount("cpu", found) != expected:
+            wrong.append(f"usage of {queue} is {found} cpu, not {expected}m")
+    return wrong
 
 
 def _owned_by(workload: Object, name: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rackgate.api import names
 from tests.chaos.job_options import TopologyMode, UserAction
+from tests.chaos.queues import NO_CLASS, priority_label
 from tests.support.composite_jobs import jobset, marks, raycluster, replicated_job, worker_group
 from tests.support.objects import BLOCK, RACK, Object, job
 
@@ -29,6 +30,7 @@ class SetPlan:
         pods: of each of them.
         run_s: how long its pods run.
         fate_at: second at which its fate comes.
+        queue, priority: where it is submitted, and its class.
     """
 
     name: str
@@ -41,6 +43,8 @@ class SetPlan:
     run_s: float
     user_action: UserAction
     fate_at: float
+    queue: str = ""
+    priority: str = NO_CLASS
 
     @property
     def ends(self) -> bool:
@@ -59,6 +63,7 @@ class ElasticPlan:
         sizes: second and number of pods of every resize, in order.
         together: the Job's completions follow its parallelism; otherwise they are many.
         fate_at: second at which its fate comes.
+        queue, priority: where it is submitted, and its class.
     """
 
     name: str
@@ -72,6 +77,8 @@ class ElasticPlan:
     together: bool
     user_action: UserAction
     fate_at: float
+    queue: str = ""
+    priority: str = NO_CLASS
 
     @property
     def last(self) -> int:
@@ -156,7 +163,7 @@ def topology_annotations(
     )
 
 
-def set_manifest(plan: SetPlan) -> Object:
+def set_manifest(plan: SetPlan, pool: str) -> Object:
     """The JobSet as its user writes it."""
     # Pods of drained nodes fail; that is no reason to give a Job up.
     patient = {"backoffLimit": 1000}
@@ -169,19 +176,28 @@ def set_manifest(plan: SetPlan) -> Object:
         annotations=topology_annotations(plan.topology_mode, plan.level, plan.run_s),
         spec={"completionMode": "Indexed", **patient},
     )
-    return jobset(plan.name, [leader, workers])
+    found = jobset(plan.name, [leader, workers], queue=plan.queue)
+    found["metadata"]["labels"] |= priority_label(plan.priority, pool)
+    return found
 
 
-def elastic_manifest(plan: ElasticPlan) -> Object:
+def elastic_manifest(plan: ElasticPlan, pool: str) -> Object:
     """The elastic job as its user writes it."""
     annotations = topology_annotations(plan.topology_mode, plan.level)
+    labels = priority_label(plan.priority, pool)
     if plan.ray:
         group = worker_group(GROUP, plan.size, cpu=str(plan.cpu), annotations=annotations)
-        return raycluster(plan.name, [group], autoscaling=True, head_cpu=str(HEAD_CPU))
+        found = raycluster(
+            plan.name, [group], queue=plan.queue, autoscaling=True, head_cpu=str(HEAD_CPU)
+        )
+        found["metadata"]["labels"] |= labels
+        return found
     found = job(
         plan.name,
         plan.size,
+        queue=plan.queue,
         cpu=str(plan.cpu),
+        labels=labels,
         annotations=annotations,
         completions=plan.size if plan.together else 50,
         spec={"backoffLimit": 1000},

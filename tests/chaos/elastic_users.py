@@ -44,12 +44,12 @@ class ElasticUsers:
 
     async def act(self, begun: float) -> None:
         """Do everything at its time, counted from loop time `begun`; returns when all is done."""
-        scenario = self.users.scenario
+        scenario, pool = self.users.scenario, self.users.cluster.pool
         async with asyncio.TaskGroup() as group:
             for jobset in scenario.sets:
-                group.create_task(self._live(jobset, set_manifest(jobset), begun))
+                group.create_task(self._live(jobset, set_manifest(jobset, pool), begun))
             for plan in scenario.elastic:
-                group.create_task(self._live(plan, elastic_manifest(plan), begun))
+                group.create_task(self._live(plan, elastic_manifest(plan, pool), begun))
                 if not plan.ray:
                     group.create_task(self._resize(plan, begun))
 

@@ -93,9 +93,12 @@ class Fleet:
     _ports: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __post_init__(self) -> None:
-        # All webhooks share a port, which is free to be given away while none of them lives.
-        port = self._document("webhook")["serving"]["port"]
-        self._ports.enter_context(ports.reserved({"webhook": port}))
+        # Replicas of a service share these ports, which are free to be given away while none lives.
+        shared = {
+            "webhook": self._document("webhook")["serving"]["port"],
+            "visibility": self._document("assigner")["visibility"]["port"],
+        }
+        self._ports.enter_context(ports.reserved(shared))
 
     def of(self, service: str) -> list[Replica]:
         """The replicas of a service that should run, by number."""
@@ -114,15 +117,19 @@ class Fleet:
         await asyncio.gather(*ended)
 
     async def ready(self) -> None:
-        """Wait until every replica that should run is ready."""
+        """Wait until every replica that should run has been ready.
 
-        async def all_ready() -> bool:
-            waiting = [r for service in SERVICES for r in self.of(service)]
-            if not all(replica.alive for replica in waiting):
-                return False
-            return all(await asyncio.gather(*(replica.ready() for replica in waiting)))
+        Not all at once: on a full machine a fence may end one while another one starts.
+        """
+        seen: set[str] = set()
 
-        await until("all replicas are ready", all_ready, timeout_s=READY_LIMIT_S)
+        async def all_seen() -> bool:
+            waiting = [r for service in SERVICES for r in self.of(service) if r.name not in seen]
+            answers = await asyncio.gather(*(replica.ready() for replica in waiting))
+            seen.update(r.name for r, ready in zip(waiting, answers, strict=True) if ready)
+            return all(answers)
+
+        await until("all replicas are ready", all_seen, timeout_s=READY_LIMIT_S)
 
     async def end(self, replica: Replica) -> None:
         """Ask one replica to end, and wait until it has."""

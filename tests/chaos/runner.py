@@ -19,25 +19,25 @@ from typing import Any
 
 from rackgate.api import resources as kinds
 from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
-from tests.chaos import checks
+from tests.chaos import administrator, checks
 from tests.chaos.checks_elastic import wait_all_resized
 from tests.chaos.elastic_users import ElasticUsers
 from tests.chaos.fleet import Exit, Fleet
 from tests.chaos.injector import Injector
 from tests.chaos.leases import lease_of
 from tests.chaos.limits import SCENARIO_LIMIT_S
+from tests.chaos.queues import priority_classes
 from tests.chaos.scenario import (
     CPU_PER_HOST,
     HOSTS_PER_RACK,
     LEASE_S,
-    QUOTA_CPU,
     RACKS,
     Scenario,
 )
 from tests.chaos.users import Users
-from tests.chaos.watcher import Watcher
+from tests.chaos.watcher import Watcher, as_drawn
 from tests.support.cluster import Cluster
-from tests.support.objects import node
+from tests.support.objects import flavor, node, topology_object
 from tests.support.playground import SERVICES, Playground, start_playground
 from tests.support.proxy import Proxy
 from tests.support.proxy_records import SLACK_S, late_writes
@@ -64,6 +64,8 @@ class Report:
         lag_s: the longest time that the proxy was late itself.
         phases: seconds of each part.
         last: the Jobs that ended last.
+        preemptions: as many as were seen, by reason.
+        borrowed_cpu: the most that all queues together borrowed at a time.
     """
 
     scenario: Scenario
@@ -81,6 +83,8 @@ class Report:
     lag_s: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
     last: set[str] = field(default_factory=set)
+    preemptions: Counter[str] = field(default_factory=Counter)
+    borrowed_cpu: int = 0
 
     @property
     def lease_expired_exits(self) -> int:
@@ -105,10 +109,12 @@ def chaos_playground(folder: Path, operators: tuple[str, ...] = ()) -> Iterator[
 
 @contextlib.asynccontextmanager
 async def furnished(playground: Playground) -> AsyncIterator[Cluster]:
-    """Nodes and a queue for scenarios, made once."""
+    """Nodes, their flavor and priority classes for scenarios, made once."""
     async with playground.client() as client:
         cluster = Cluster(client, "default", POOL)
-        if await cluster.find(kinds.CLUSTER_QUEUES, f"{POOL}-queue") is None:
+        if await cluster.find(kinds.FLAVORS, POOL) is None:
+            for made in priority_classes(POOL):
+                await cluster.create(kinds.WORKLOAD_PRIORITY_CLASSES, made)
             await cluster.add_nodes(
                 node(
                     POOL,
@@ -120,8 +126,8 @@ async def furnished(playground: Playground) -> AsyncIterator[Cluster]:
                 for rack in range(RACKS)
                 for host in range(HOSTS_PER_RACK)
             )
-            # Memory is asked for by what KubeRay adds to heads alone.
-            await cluster.add_queue(quota={"cpu": str(QUOTA_CPU), "memory": "100Gi"})
+            await cluster.create(kinds.TOPOLOGIES, topology_object(POOL))
+            await cluster.create(kinds.FLAVORS, flavor(POOL, POOL, POOL))
         yield cluster
 
 
@@ -171,7 +177,8 @@ class _Run:
     async def through(self) -> None:
         report = self.report
         logs = _log_sizes(self.playground)
-        watcher = Watcher(self.cluster.client, self._evidence())
+        drawn = as_drawn(report.scenario.tree, POOL)
+        watcher = Watcher(self.cluster.client, self._evidence(), drawn)
         users = Users(self.cluster, report.scenario)
         injector = Injector(self.playground, self.proxy, self.fleet, report.scenario)
         limit = asyncio.timeout(self.limit_s)
@@ -184,6 +191,8 @@ class _Run:
         report.faults, report.readings = injector.injected, watcher.readings
         report.at_no_write = injector.at_no_write
         report.breaches = watcher.found
+        report.preemptions = Counter(watcher.preemptions.values())
+        report.borrowed_cpu = watcher.borrowed_cpu
         self._judge(users, watcher, logs)
         if report.problems or os.environ.get(KEEP_VARIABLE):
             self._keep()
@@ -197,6 +206,7 @@ class _Run:
                 await self.fleet.ready()
                 # A scenario that failed may have left jobs.
                 await checks.nothing_left(self.cluster)
+                await administrator.set_up(self.cluster, self.report.scenario.tree)
             growers = ElasticUsers(users)
             async with _background(watcher.run(), users.lift_gates(), growers.autoscale()):
                 with self._phase("fire"):
@@ -221,6 +231,7 @@ class _Run:
             async with asyncio.TaskGroup() as group:
                 group.create_task(users.act(begun))
                 group.create_task(growers.act(begun))
+                group.create_task(administrator.act(users, begun))
                 group.create_task(injector.act(begun))
                 if self.beside is not None:
                     group.create_task(self.beside(self.cluster))
@@ -238,6 +249,7 @@ class _Run:
         problems += unfinished + unsettled
         with self._phase("check"):
             problems += await checks.templates_restored(users)
+            problems += await checks.invariants_hold(self.playground)
             problems += await checks.nothing_left(self.cluster)
             problems += await checks.caches_agree(self.fleet)
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeVar
 
+from tests.chaos import queues
 from tests.chaos.composites import KEPT_S, ElasticPlan, SetPlan, draw_elastic, draw_set
 from tests.chaos.job_options import TopologyMode, UserAction
+from tests.chaos.queues import Change, ChangePlan, QuotaPlan
 from tests.support.objects import BLOCK, RACK
 from tests.support.playground import SERVICES
 
 RACKS, HOSTS_PER_RACK, CPU_PER_HOST = 8, 8, 8
-# Less than the nodes have, so that Jobs wait for quota, too.
-QUOTA_CPU = 320
 # Certificates are made valid from five minutes ago; what lies beyond is for their users to mend.
 LARGEST_SKEW_S = 240.0
 FLAP_KINDS = ("cordon", "drain", "taint")
@@ -58,6 +59,8 @@ class JobPlan:
         run_s: how long its pods run.
         linger_s: how long a deleted pod takes to go.
         fate_at: second at which its fate comes.
+        queue, priority: where it is submitted, and its class.
+        after: a job that is admitted before it is created, "" for none.
     """
 
     name: str
@@ -71,6 +74,9 @@ class JobPlan:
     linger_s: int
     user_action: UserAction = UserAction.NONE
     fate_at: float = 0.0
+    queue: str = ""
+    priority: str = queues.NO_CLASS
+    after: str = ""
 
     @property
     def ends(self) -> bool:
@@ -132,6 +138,8 @@ class Scenario:
         seconds: how long faults are injected.
         replicas: of each service at the start.
         offsets: of each replica's wall clock, in seconds.
+        tree: queues and Cohorts.
+        changes: what their administrator changes meanwhile.
     """
 
     seed: int
@@ -143,6 +151,8 @@ class Scenario:
     flaps: tuple[FlapPlan, ...]
     sets: tuple[SetPlan, ...] = ()
     elastic: tuple[ElasticPlan, ...] = ()
+    tree: tuple[QuotaPlan, ...] = ()
+    changes: tuple[ChangePlan, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """What is drawn, for people."""
@@ -153,6 +163,10 @@ class Scenario:
             f"seed {self.seed}: {counts}; clocks {min(skews):+d} to {max(skews):+d} s; "
             f"{len(self.jobs)} Jobs, {pods} pods; {len(self.flaps)} nodes flap"
         )
+        for node in self.tree:
+            yield f"  {node}"
+        for change in self.changes:
+            yield f"  {change}"
         for jobset in self.sets:
             yield (
                 f"  {jobset.at:5.1f} s  {_describe(jobset)}, {jobset.replicas} x {jobset.pods} pods"
@@ -166,7 +180,8 @@ class Scenario:
 
 def _describe(plan: SetPlan | ElasticPlan) -> str:
     words = (
-        f"{plan.name}, {plan.cpu} CPU, {plan.topology_mode.value} {plan.level.rpartition('-')[2]}"
+        f"{plan.name} in {plan.queue}, {plan.priority or 'no'} priority, {plan.cpu} CPU, "
+        f"{plan.topology_mode.value} {plan.level.rpartition('-')[2]}"
     )
     return (
         words
@@ -191,15 +206,42 @@ def draw(seed: int, *, seconds: float = 35.0, jobs: int = 22, faults: int = 8) -
         replicas["assigner"] = max(2, replicas["assigner"])
     names = [f"{service}-{number}" for service in SERVICES for number in range(3)]
     offsets = {name: round(dice.uniform(-LARGEST_SKEW_S, LARGEST_SKEW_S), 1) for name in names}
-    return Scenario(
-        seed,
-        seconds,
-        replicas,
-        offsets,
-        tuple(_job(dice, index, jobs, seconds) for index in range(jobs)),
-        tuple(sorted(_faults(dice, seed, faults, seconds), key=lambda fault: fault.at)),
-        tuple(_flap(dice, seconds) for _ in range(dice.randint(1, 4))),
-        *_composites(seed, seconds),
+    return _with_queues(
+        Scenario(
+            seed,
+            seconds,
+            replicas,
+            offsets,
+            tuple(_job(dice, index, jobs, seconds) for index in range(jobs)),
+            tuple(sorted(_faults(dice, seed, faults, seconds), key=lambda fault: fault.at)),
+            tuple(_flap(dice, seconds) for _ in range(dice.randint(1, 4))),
+            *_composites(seed, seconds),
+        )
+    )
+
+
+_Plan = TypeVar("_Plan", JobPlan, SetPlan, ElasticPlan)
+
+
+def _with_queues(scenario: Scenario) -> Scenario:
+    """A scenario with queues, and a queue and priority for each job, by dice of their own."""
+    dice = random.Random(f"queues {scenario.seed}")
+
+    def submitted(plans: tuple[_Plan, ...]) -> tuple[_Plan, ...]:
+        found = []
+        for plan in plans:
+            early = plan.at < scenario.seconds / 4
+            queue, priority = queues.draw_home(dice, early=early)
+            found.append(replace(plan, queue=queue, priority=priority))
+        return tuple(found)
+
+    return replace(
+        scenario,
+        tree=queues.draw_tree(dice),
+        changes=queues.draw_changes(dice, scenario.seed, scenario.seconds),
+        jobs=submitted(scenario.jobs),
+        sets=submitted(scenario.sets),
+        elastic=submitted(scenario.elastic),
     )
 
 
@@ -290,7 +332,7 @@ def _fault(dice: random.Random, fault: Fault, at: float, service: str) -> FaultP
             return FaultPlan(at, fault, service, number=dice.randint(1, 3))
 
 
-# Resized before, amid and after the faults of the short scenario.
+# Resized before, amid and after the faults of the short scenario. It borrows what it uses.
 BRIEF_ELASTIC = ElasticPlan(
     name="grow-00",
     ray=False,
@@ -303,13 +345,41 @@ BRIEF_ELASTIC = ElasticPlan(
     together=True,
     user_action=UserAction.NONE,
     fate_at=0.0,
+    queue=queues.BATCH,
+)
+# Takes the whole quota of its queue back, and so what the elastic Job has borrowed.
+BRIEF_RECLAIM = JobPlan(
+    name="reclaim",
+    at=3.0,
+    pods=16,
+    cpu=6,
+    topology_mode=TopologyMode.NONE,
+    level=RACK,
+    indexed=True,
+    run_s=2.0,
+    linger_s=0,
+    queue=queues.PRODUCTION,
+    priority="high",
+    after=BRIEF_ELASTIC.name,
+)
+BRIEF_TREE = (
+    QuotaPlan(queues.ORG, "", 0),
+    QuotaPlan(queues.RESEARCH, queues.ORG, 0),
+    QuotaPlan(
+        queues.PRODUCTION,
+        queues.ORG,
+        BRIEF_RECLAIM.pods * BRIEF_RECLAIM.cpu,
+        preemption={"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
+    ),
+    QuotaPlan(queues.BATCH, queues.RESEARCH, 1, preemption={}),
 )
 
 
 def brief(seed: int) -> Scenario:
     """A short scenario with the faults that have found most: two replicas of each service.
 
-    One elastic Job beside the others; kinds of operators are left to the long scenarios.
+    One elastic Job beside the others, which has to give back what it borrows. Kinds of operators
+    are left to the long scenarios.
     """
     dice = random.Random(f"brief {seed}")
     names = [f"{service}-{number}" for service in SERVICES for number in range(2)]
@@ -323,7 +393,7 @@ def brief(seed: int) -> Scenario:
         FaultPlan(9.0, Fault.APISERVER, "kube-apiserver"),
         FaultPlan(12.0, Fault.PAUSE, "ungater", seconds=6.0),
     )
-    return Scenario(
+    drawn = Scenario(
         seed,
         seconds,
         dict.fromkeys(SERVICES, 2),
@@ -332,4 +402,8 @@ def brief(seed: int) -> Scenario:
         faults,
         (_flap(dice, seconds),),
         elastic=(BRIEF_ELASTIC,),
+        tree=BRIEF_TREE,
+        changes=(ChangePlan(6.0, queues.BATCH, Change.HOLD, 3.0),),
     )
+    jobs = (replace(job, queue=queues.PRODUCTION) for job in drawn.jobs)
+    return replace(drawn, jobs=(*jobs, BRIEF_RECLAIM))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from rackgate.api.names import PreemptedReason
 from tests.chaos.injector import WINDOWS
 from tests.chaos.runner import Report
 from tests.chaos.scenario import Fault
@@ -13,6 +14,10 @@ from tests.support.proxy_faults import Kind
 DELAYED_KINDS = (Kind.LATENCY, Kind.HANG)
 UNANSWERED_KINDS = (Kind.DROP, Kind.LOSE, Kind.HANG)
 REJECTED_KINDS = (Kind.CONFLICT, Kind.THROTTLE, Kind.FAIL)
+RECLAIMED = (
+    PreemptedReason.IN_COHORT_RECLAMATION,
+    PreemptedReason.IN_COHORT_RECLAIM_WHILE_BORROWING,
+)
 
 COLUMNS = (
     "seed",
@@ -30,6 +35,9 @@ COLUMNS = (
     "sets",
     "elastic",
     "resizes",
+    "preempted",
+    "reclaimed",
+    "borrowed",
     "unfinished",
     "breaches",
     "late",
@@ -57,6 +65,9 @@ def row(report: Report) -> list[str]:
         str(len(report.scenario.sets)),
         str(len(report.scenario.elastic)),
         str(sum(len(plan.sizes) for plan in report.scenario.elastic)),
+        str(report.preemptions.total()),
+        str(sum(report.preemptions[reason] for reason in RECLAIMED)),
+        str(report.borrowed_cpu),
         str(report.unfinished),
         str(len(report.breaches)),
         str(len(report.late)),
@@ -73,6 +84,8 @@ def line(report: Report) -> str:
     spent += f"; proxy late by {report.lag_s:.1f} s at most"
     spent += f"; {report.at_no_write} kills and stops waited for a write in vain"
     spent += f"; ended last: {', '.join(sorted(report.last)) or 'none'}"
+    preempted = ", ".join(f"{n} {reason}" for reason, n in sorted(report.preemptions.items()))
+    spent += f"\n  preempted: {preempted or 'NONE'}; {report.borrowed_cpu} CPU borrowed at most"
     ends = Counter(f"{end.name} {end.code}" for end in report.exits)
     spent += f"\n  exit codes: {', '.join(f'{end} ({n})' for end, n in sorted(ends.items()))}"
     return "\n".join([head, f"  {spent}", *(f"  ! {problem}" for problem in report.problems)])
@@ -95,6 +108,16 @@ def table(reports: Sequence[Report]) -> str:
     if failed:
         lines.append(f"failed seeds: {', '.join(failed)}; replay one with SEED=<seed> make chaos")
     return "\n".join(lines)
+
+
+def never_shared(reports: Sequence[Report]) -> list[str]:
+    """What no scenario showed of queues that share quota."""
+    preemptions: Counter[str] = Counter()
+    for report in reports:
+        preemptions += report.preemptions
+    wanted = (PreemptedReason.IN_CLUSTER_QUEUE, PreemptedReason.IN_COHORT_RECLAMATION)
+    found = [f"preempted {reason.value}" for reason in wanted if not preemptions[reason.value]]
+    return found + ["borrowed"] * (not any(report.borrowed_cpu for report in reports))
 
 
 def never_injected(reports: Sequence[Report]) -> list[str]:

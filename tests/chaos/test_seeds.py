@@ -15,7 +15,7 @@ import pytest
 from tests.chaos import limits
 from tests.chaos.runner import Report, chaos_playground, run_scenario, say
 from tests.chaos.scenario import draw
-from tests.chaos.summary import line, never_injected, table
+from tests.chaos.summary import line, never_injected, never_shared, table
 from tests.support.playground import Playground
 
 # For what a scenario's own limit does not end: something that holds the whole loop. The playground
@@ -79,3 +79,9 @@ async def test_every_job_ends_placed_whatever_breaks(
 @pytest.mark.skipif(len(SEEDS) < limits.SEEDS, reason="so few seeds do not draw every fault")
 def test_every_kind_of_fault_has_struck(reports: list[Report]) -> None:
     assert never_injected(reports) == []
+
+
+@pytest.mark.requirement("OPS-12")
+@pytest.mark.skipif(len(SEEDS) < limits.SEEDS, reason="so few seeds may not do all of it")
+def test_quota_was_borrowed_and_jobs_were_preempted(reports: list[Report]) -> None:
+    assert never_shared(reports) == []

@@ -125,7 +125,7 @@ async def test_every_job_ends_though_services_die_at_their_writes(
 def test_every_right_to_write_was_cut_short(points: WritePoints) -> None:
     missing = []
     for service in SERVICES:
-        for right in sorted(granted(osmo=False)[service] - UNSEEN[service].keys()):
+        for right in sorted(granted(components=False)[service] - UNSEEN[service].keys()):
             verb, _, resource = right
             if verb not in METHODS or (service, METHODS[verb], resource) in ELSEWHERE:
                 continue

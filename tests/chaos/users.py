@@ -18,6 +18,7 @@ from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
 from tests.chaos.endings import finished
 from tests.chaos.job_options import TopologyMode, UserAction
+from tests.chaos.queues import priority_label
 from tests.chaos.scenario import FlapPlan, JobPlan, Scenario
 from tests.support.cluster import Cluster, until
 from tests.support.objects import Object, job
@@ -25,15 +26,19 @@ from tests.support.objects import Object, job
 OWN_GATE = "chaos.test/hold"
 OWN_TAINT = "chaos.test/out"
 PATIENCE_S = 90.0
+# Until another job is admitted, whatever breaks meanwhile.
+AFTER_LIMIT_S = 240.0
 LIFT_EVERY_S = 0.3
 
 
-def manifest(plan: JobPlan) -> Object:
+def manifest(plan: JobPlan, pool: str) -> Object:
     """The Job as its user writes it."""
     found = job(
         plan.name,
         plan.pods,
+        queue=plan.queue,
         cpu=str(plan.cpu),
+        labels=priority_label(plan.priority, pool),
         required=plan.level if plan.topology_mode is TopologyMode.REQUIRED else None,
         preferred=plan.level if plan.topology_mode is TopologyMode.PREFERRED else None,
         indexed=plan.indexed,
@@ -101,8 +106,12 @@ class Users:
 
     async def _live(self, plan: JobPlan, begun: float) -> None:
         await at_loop_time(begun + plan.at)
+        if plan.after:
+            what = f"{plan.after} is admitted"
+            await until(what, lambda: self._is_admitted(plan.after), timeout_s=AFTER_LIMIT_S)
+        made = manifest(plan, self.cluster.pool)
         await self.retry_until_done(
-            f"Job {plan.name} is created", lambda: self.create(kinds.JOBS, manifest(plan))
+            f"Job {plan.name} is created", lambda: self.create(kinds.JOBS, made)
         )
         self.created.add(plan.name)
         if plan.user_action is UserAction.NONE:
@@ -110,6 +119,17 @@ class Users:
         await at_loop_time(begun + plan.fate_at)
         await self.retry_until_done(
             f"Job {plan.name} meets its fate", lambda: self._handle_user_action(plan)
+        )
+
+    async def _is_admitted(self, name: str) -> bool:
+        try:
+            found = await self.cluster.list_all(kinds.WORKLOADS)
+        except (KubeError, TimeoutError):
+            return False
+        return any(
+            it.get("status", {}).get("admission") is not None
+            and any(owner["name"] == name for owner in it["metadata"].get("ownerReferences", []))
+            for it in found
         )
 
     async def create(self, kind: Resource, made: Object) -> None:

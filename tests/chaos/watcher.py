@@ -1,19 +1,43 @@
-"""Reads the cluster again and again, whatever happens, and keeps every breach that lasts."""
+"""Reads the cluster again and again, whatever happens, and keeps every breach that lasts.
+
+Administrators only lower the quota that was drawn, so nothing is ever admitted beyond that,
+however late the assigner learns of a change: this is judged too. Preemptions and borrowed quota,
+which a scenario is drawn for and may not have, are counted.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
 
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
 from rackgate_invariants.cluster import Cluster
 from rackgate_invariants.judge import breaches, lasting
 from rackgate_invariants.reading import read_cluster
+from rackgate_invariants.rows.queues import cluster_queue_row, cohort_row
+from rackgate_invariants.rows.rows import QueueRow
 from rackgate_invariants.rules.catalog import Breach
+from tests.chaos.queues import QuotaPlan, manifest
 
 EVERY_S = 0.5
+UNSEEN = "unseen"
+OF_QUOTA = ("over-quota", "pods-over-quota")
+
+
+def as_drawn(tree: Iterable[QuotaPlan], pool: str) -> dict[str, QueueRow]:
+    """The queues and Cohorts of a tree, by name."""
+    found = {}
+    for plan in tree:
+        raw = json.dumps(manifest(plan, pool)).encode()
+        row = cluster_queue_row(raw) if plan.is_queue else cohort_row(raw)
+        found[row.key] = row
+    return found
 
 
 @dataclass
@@ -22,16 +46,23 @@ class Watcher:
 
     Attributes:
         evidence: folder for the readings that showed a breach.
+        drawn: ClusterQueues and Cohorts as drawn, by name.
         found: what two readings in a row showed.
         readings: complete readings so far.
         uids: UID of every Workload that was ever seen, by `namespace/name`.
+        preemptions: reason of each preemption, by Workload and number; UNSEEN if it was queued
+            and admitted again between two readings.
+        borrowed_cpu: the most that all queues together used beyond their quota at a time.
     """
 
     client: Client
     evidence: Path
+    drawn: dict[str, QueueRow]
     found: list[str] = field(default_factory=list)
     readings: int = 0
     uids: dict[str, str] = field(default_factory=dict)
+    preemptions: dict[tuple[str, int], str] = field(default_factory=dict)
+    borrowed_cpu: int = 0
 
     async def run(self) -> None:
         """Read until cancelled. A reading that fails breaks the row."""
@@ -42,9 +73,8 @@ class Watcher:
             except (KubeError, TimeoutError):
                 before = []
             else:
-                for workload in cluster.workloads:
-                    self.uids[workload.key] = workload.uid
-                now = breaches(cluster)
+                self._count(cluster)
+                now = sorted({*breaches(cluster), *self._beyond(cluster)})
                 broken = [str(breach) for breach in lasting(before, now)]
                 self.found += broken
                 self.readings += 1
@@ -53,10 +83,39 @@ class Watcher:
                     self._keep(cluster, broken)
             await asyncio.sleep(EVERY_S)
 
+    def _count(self, cluster: Cluster) -> None:
+        for workload in cluster.workloads:
+            self.uids[workload.key] = workload.uid
+            for number in range(workload.preemptions):
+                last = number == workload.preemptions - 1
+                reason = workload.preempted_reason if last else ""
+                self.preemptions.setdefault((workload.uid, number), reason or UNSEEN)
+        borrowed = 0
+        for queue in cluster.cluster_queues:
+            nominal = self.drawn[queue.key].nominal if queue.key in self.drawn else {}
+            for pair, most in nominal.items():
+                if pair[1] == "cpu":
+                    borrowed += max(0, queue.counts.reservation.get(pair, 0) - most)
+        self.borrowed_cpu = max(self.borrowed_cpu, borrowed // 1000)
+
+    def _beyond(self, cluster: Cluster) -> Iterator[Breach]:
+        """What uses more than the quota that was drawn, whenever it was admitted."""
+
+        def drawn(row: QueueRow) -> QueueRow:
+            own = self.drawn.get(row.key)
+            return row if own is None else msgspec.structs.replace(own, counts=row.counts)
+
+        full = replace(
+            cluster,
+            cluster_queues=[drawn(row) for row in cluster.cluster_queues],
+            cohorts=[drawn(row) for row in cluster.cohorts],
+        )
+        return (breach for breach in breaches(full) if breach.rule in OF_QUOTA)
+
     def _keep(self, cluster: Cluster, broken: list[str]) -> None:
         """Leave one reading as text: a line for each object."""
         self.evidence.mkdir(parents=True, exist_ok=True)
         lines = [*broken, f"read at {cluster.read_at}"]
-        for kind in ("jobs", "workloads", "pods", "nodes"):
+        for kind in ("cluster_queues", "cohorts", "jobs", "workloads", "pods", "nodes"):
             lines += [str(row) for row in getattr(cluster, kind)]
         (self.evidence / f"reading-{self.readings:04}.txt").write_text("\n".join(lines))

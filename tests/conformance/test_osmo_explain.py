@@ -235,7 +235,7 @@ def test_a_rejection_names_key_group_room_and_what_is_missing() -> None:
     assert (short.key, short.group, short.pods) == ("gpu-clique", "default", 4)
     assert (short.takes, short.missing, short.missing_nodes) == (3, 1, 1)
     assert short.rooms[0].domain == ("1", "1", "1", "a")
-    assert "no gpu-clique takes it; the best, 1/1/1/a, takes 3, 1 pod missing" in short.text
+    assert "the best candidate, 1/1/1/a, fits 3, 1 pod missing" in short.text
 
 
 @pytest.mark.requirement("OSM-25", "USR-12")

@@ -117,4 +117,4 @@ def test_what_is_too_large_is_not_read_whole(
     file = tmp_path / "large.json"
     file.write_bytes(gzip.compress(body) if packed else body)
     assert main(["place", str(file)]) == 2
-    assert "has more than 1 MiB: split its scenarios" in capsys.readouterr().err
+    assert "is larger than 1 MiB: split its scenarios" in capsys.readouterr().err

@@ -1,6 +1,8 @@
-"""Every question about one queue, its quota and its preemption is answered word by word.
+"""Every question about queues, quota and preemption is answered word by word.
 
-The data holds the heads of queues alone, so the other Workloads that wait are left out here.
+All scenarios are answered by the engine for queues that share quota. Those about one queue are
+also answered by the scheduling cycle for queues that stand alone; it knows the heads of queues
+alone, so the other Workloads that wait are left out there.
 """
 
 from __future__ import annotations
@@ -19,13 +21,22 @@ import pytest
 from rackgate.features import Features
 from rackgate.wire import core, kueue
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.quota_scenario.scenario import answer as answer_of_cycle
+from rackgate_assigner.quota_scenario.scenario import read_quota_scenarios
 from rackgate_assigner.scheduler.cycle import cycle_order, plan
 from rackgate_assigner.workload.conditions import truncate
 from rackgate_assigner.workload.decisions import Admit, Decision, Preempt, Requeue
 from rackgate_assigner.workload.info import WorkloadInfo
 
-DATA = Path(__file__).parent / "data" / "quota" / "one-queue.json.gz"
+FOLDER = Path(__file__).parent / "data" / "quota"
+DATA = FOLDER / "one-queue.json.gz"
 SIZE = 29
+SIZES = {
+    "table-cases": 231,
+    "generated-public": 300,
+    "generated-topology": 120,
+    "generated-rare": 90,
+}
 NOW = datetime(2026, 8, 1, tzinfo=UTC)
 
 Json = Mapping[str, Any]
@@ -233,3 +244,23 @@ def test_answer_is_the_expected_one(scenario: Json) -> None:
 
 def test_no_scenario_is_missing() -> None:
     assert len({scenario["id"] for scenario in scenarios()}) == len(scenarios()) == SIZE
+
+
+@cache
+def shared_quota(name: str) -> bytes:
+    return gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes())
+
+
+@pytest.mark.requirement("STR-07")
+@pytest.mark.parametrize("name", SIZES)
+def test_every_answer_of_a_cycle_is_the_expected_one(name: str) -> None:
+    text = shared_quota(name)
+    asked = json.loads(text)["scenarios"]
+    assert len(asked) == SIZES[name]
+    answers = [answer_of_cycle(scenario) for scenario in read_quota_scenarios(text)]
+    different = [
+        one["id"]
+        for one, found in zip(asked, answers, strict=True)
+        if json.dumps(found, sort_keys=True) != json.dumps(one["expected"], sort_keys=True)
+    ]
+    assert different == []

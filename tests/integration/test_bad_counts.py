@@ -108,20 +108,38 @@ async def test_a_running_job_keeps_its_admission_when_its_parallelism_is_lowered
     await cluster.submit("train", 4, required=RACK, indexed=False, completions=40)
     await cluster.bound("train", 4)
     given = (await cluster.workload_of("train"))["status"]["admission"]
-    for count in (1, 0):
-        await cluster.merge(kinds.JOBS, "train", {"spec": {"parallelism": count}})
-        await cluster.bound("train", count) if count else None
+    await cluster.merge(kinds.JOBS, "train", {"spec": {"parallelism": 1}})
+    await cluster.bound("train", 1)
 
-        async def down(wanted: int = count) -> bool:
-            return len(await cluster.pods_of("train")) == wanted
+    async def down() -> bool:
+        return len(await cluster.pods_of("train")) == 1
 
-        await until(f"{count} pods are left", down)
+    await until("one pod is left", down)
     workload = await cluster.workload_of("train")
     assert workload["status"]["admission"] == given
     await reserved(cluster, "16")
     await cluster.merge(kinds.JOBS, "train", {"spec": {"parallelism": 4}})
     await cluster.bound("train", 4)
     assert (await cluster.workload_of("train"))["status"]["admission"] == given
+
+
+@pytest.mark.requirement("CAP-02")
+async def test_a_running_job_that_is_lowered_to_no_pods_releases_its_quota(
+    cluster: Cluster,
+) -> None:
+    await prepare(cluster)
+    await cluster.submit("train", 4, required=RACK, indexed=False, completions=40)
+    await cluster.bound("train", 4)
+    await cluster.merge(kinds.JOBS, "train", {"spec": {"parallelism": 0}})
+
+    async def gone() -> bool:
+        return not await cluster.list_all(kinds.WORKLOADS)
+
+    await until("its Workload is gone", gone)
+    assert (await cluster.get(kinds.JOBS, "train"))["spec"]["suspend"] is True
+    await reserved(cluster, "0")
+    await cluster.merge(kinds.JOBS, "train", {"spec": {"parallelism": 2}})
+    await cluster.bound("train", 2)
 
 
 async def test_a_running_job_may_be_labelled_and_annotated_but_not_moved_or_rebuilt(

@@ -21,4 +21,6 @@ async def test_jobs_end_though_services_and_the_api_server_break(tmp_path: Path)
         report = await run_scenario(playground, scenario)
     say(line(report))
     assert report.problems == []
+    assert report.borrowed_cpu
+    assert report.preemptions
     assert set(report.faults) >= {Fault.PAUSE, Fault.KILL_AFTER, Fault.APISERVER, Fault.LOSE}

@@ -151,7 +151,8 @@ async def leaving(cluster: Cluster, kind: Resource, name: str) -> None:
 async def renewed(cluster: Cluster, pods: list[Object]) -> list[Object]:
     """Have all pods of Job `train` replaced; the new ones, once they are bound.
 
-    Not by deleting pods: the Job controller would count failures, and pause.
+    They succeed, and the Job has more to do. Deleted pods would count as failures, after which the
+    Job controller pauses.
     """
     old = {pod["metadata"]["uid"] for pod in pods}
 
@@ -160,13 +161,7 @@ async def renewed(cluster: Cluster, pods: list[Object]) -> list[Object]:
         fresh = len(now) == len(pods) and not old & {pod["metadata"]["uid"] for pod in now}
         return now if fresh else []
 
-    await cluster.merge(kinds.JOBS, "train", {"spec": {"parallelism": 0}})
-
-    async def none_left() -> bool:
-        return not await cluster.pods_of("train")
-
-    await until("no pod of train is left", none_left)
-    await cluster.merge(kinds.JOBS, "train", {"spec": {"parallelism": len(pods)}})
+    await cluster.finish("train")
     return await until("all pods of train are new", replaced)
 
 

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 ROOT = deploy_dir().parent
 BIN = Path(sys.executable).parent
-KEPT = "every placement was checked against the API server's objects: all as promised"
+KEPT = "all placements are correct by the objects of the API server"
 Object = dict[str, Any]
 # Block, rack, and what the picture shows on each host of it.
 Row = tuple[str, str, list[str]]
@@ -60,13 +60,13 @@ def told(state: Path, *command: str) -> list[str]:
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [re.sub(r"^ *[\d.]+ s  ", "", line.rstrip()) for line in done.stdout.splitlines()]
     assert KEPT in lines
-    assert lines[-1] == f"the playground stays up; end it with: rackgate down --state {state}"
+    assert lines[-1] == f"the playground keeps running; stop it with: rackgate down --state {state}"
     return lines
 
 
 def last_picture(lines: list[str]) -> list[Row]:
     """The table of racks that a demo printed last."""
-    begin = max(at for at, line in enumerate(lines) if line.startswith("who runs in which rack"))
+    begin = max(at for at, line in enumerate(lines) if line.startswith("pods by rack"))
     rows: list[Row] = []
     for line in lines[begin + 1 :]:
         if line.startswith("│"):

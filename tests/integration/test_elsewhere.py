@@ -42,7 +42,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
     folder = tmp_path_factory.mktemp("elsewhere")
     playground = start_playground(folder / "state", nodes=0, services=())
     # Held to the end: the services stop and start again, and others take ports meanwhile.
-    with reserved(dict.fromkeys((*SERVICES, "reviews"))) as ports:
+    with reserved(dict.fromkeys((*SERVICES, "reviews", "visibility"))) as ports:
         there = Elsewhere(playground, folder, ports)
         try:
             there.install()

@@ -11,6 +11,7 @@ from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS, NODES_BY_NAME
 from tests.integration.test_odd_cases import live, most_live
+from tests.integration.test_queues import active
 from tests.integration.test_scaling import watch_invariants
 from tests.support.cluster import Cluster, until
 from tests.support.composite_views import used
@@ -98,3 +99,39 @@ async def story(cluster: Cluster, own: Playground) -> None:
         return len(await cluster.list_all(kinds.WORKLOADS)) == 2
 
     await until("no slice and no Workload is left over", settled)
+
+
+COHORTS = ("TASWithCohorts", "TASWithPreemption")
+
+
+@pytest.fixture
+def without_cohorts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playground]:
+    """A playground of its own, in which queues with a topology share and preempt nothing."""
+    state = tmp_path_factory.mktemp("cohorts") / "state"
+    playground = start_playground(state, nodes=0)
+    try:
+        gates = ",".join(f"{gate}=false" for gate in COHORTS)
+        playground.run("stop", "assigner")
+        playground.run("up", "--feature-gates", gates)
+        yield playground
+    finally:
+        playground.stop()
+
+
+@pytest.mark.requirement("VAL-05", "VAL-06")
+async def test_with_the_gates_off_a_topology_queue_with_cohort_and_preemption_is_inactive(
+    without_cohorts: Playground,
+) -> None:
+    async with without_cohorts.client() as client:
+        cluster = Cluster(client, "default", "limits")
+        await cluster.add_fx_a()
+        preemption = {"withinClusterQueue": "LowerPriority"}
+        await cluster.add_queue(cohortName="team", preemption=preemption)
+        name = f"{cluster.pool}-queue"
+        await active(cluster, name, "False", "cohort", "preemption")
+        await cluster.submit("train", 4, required=RACK)
+        await cluster.condition("train", "QuotaReserved", "False")
+        change = {"spec": {"cohortName": None, "preemption": None}}
+        await cluster.merge(kinds.CLUSTER_QUEUES, name, change)
+        await active(cluster, name, "True")
+        await cluster.bound("train", 4)

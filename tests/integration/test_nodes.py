@@ -143,11 +143,14 @@ async def test_fields_without_effect_are_stored_whole_and_named_in_an_event(
 ) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue(
-        fairSharing={"weight": "2"}, flavorFungibility={"whenCanPreempt": "MayStopSearch"}
+        concurrentAdmissionPolicy={"migration": {"mode": "TryPreferredFlavors"}},
+        flavorFungibility={"whenCanPreempt": "MayStopSearch"},
     )
     full = f"{cluster.pool}-queue"
     stored = await cluster.get(kinds.CLUSTER_QUEUES, full)
-    assert stored["spec"]["fairSharing"] == {"weight": "2"}
+    assert stored["spec"]["concurrentAdmissionPolicy"] == {
+        "migration": {"mode": "TryPreferredFlavors"}
+    }
 
     async def told() -> str | None:
         path = kinds.EVENTS.path("default")
@@ -160,7 +163,7 @@ async def test_fields_without_effect_are_stored_whole_and_named_in_an_event(
 
     note = await until("an event names what has no effect", told)
     assert note is not None
-    assert "fairSharing" in note
+    assert "concurrentAdmissionPolicy" in note
 
 
 def _items(page: bytes) -> list[Object]:

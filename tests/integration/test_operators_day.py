@@ -28,13 +28,12 @@ from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.installation.uninstall import FINALIZER
 from rackgate.kube.errors import ForbiddenError, NotFoundError, UnprocessableError
-from rackgate_cli.controlplane.install import with_local_webhook
 from rackgate_cli.controlplane.ports import reserved
 from rackgate_cli.controlplane.state import StateFolder
 from rackgate_cli.locations import deploy_dir
 from rackgate_cli.preflight.findings import OLD_NAMES
 from tests.support.cluster import Cluster, until
-from tests.support.elsewhere import Elsewhere, kustomized, moved
+from tests.support.elsewhere import Elsewhere, called_here, kustomized, moved
 from tests.support.etcdutl import etcdutl
 from tests.support.identities import acting_as
 from tests.support.objects import RACK, Object, job
@@ -94,9 +93,8 @@ class Day(Elsewhere):
 
     def documents(self, *, namespace: str = SYSTEM) -> list[Object]:
         """What `kubectl kustomize deploy` says, with webhooks that are called at this machine."""
-        url = f"https://127.0.0.1:{self.ports['reviews']}"
         built = moved(kustomized(self.playground, self.folder), namespace)
-        return [with_local_webhook(entry, url) for entry in built]
+        return called_here(built, self.ports)
 
     def written(self, name: str, documents: list[Object]) -> str:
         path = self.folder / f"{name}.json"
@@ -147,7 +145,7 @@ def configurations(documents: list[Object]) -> dict[str, Object]:
 def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
     folder = tmp_path_factory.mktemp("day")
     playground = start_playground(folder / "state", nodes=0, services=())
-    with reserved(dict.fromkeys((*SERVICES, "reviews"))) as ports:
+    with reserved(dict.fromkeys((*SERVICES, "reviews", "visibility"))) as ports:
         there = Day(playground, folder, ports, level="info", namespace=SYSTEM)
         try:
             yield there
@@ -310,6 +308,10 @@ async def beside_kueue_nothing_is_changed_and_no_service_acts(day: Day) -> None:
     assert code == 0, said
 
 
+# Objects that there were not when cluster-wide names did not end in the namespace.
+NEWER = ("rackgate-uninstall", "rackgate-other-kinds")
+
+
 def of_old_names(documents: list[Object]) -> list[Object]:
     """As they were when cluster-wide names did not end in the namespace of the installation."""
     bare = re.compile(r"(rackgate-[a-z-]+)\.rackgate-system(?!\.svc)")
@@ -317,7 +319,7 @@ def of_old_names(documents: list[Object]) -> list[Object]:
         json.loads(bare.sub(r"\1", json.dumps(entry)))
         for entry in documents
         if entry["metadata"]["name"] not in ("rackgate", f"rackgate.{SYSTEM}")
-        and not entry["metadata"]["name"].startswith("rackgate-uninstall")
+        and not entry["metadata"]["name"].startswith(NEWER)
     ]
     for entry in old:
         entry["metadata"]["name"] = entry["metadata"]["name"].replace("-osmo", ":osmo")
@@ -422,7 +424,7 @@ async def a_second_installation_changes_nothing_of_the_first(day: Day) -> None:
 
 def alone(there: Day, service: str) -> Answer:
     """Run a service with its own account until it ends by itself."""
-    with reserved({service: None, "reviews": None}) as ports:
+    with reserved(dict.fromkeys((service, "reviews", "visibility"))) as ports:
         there.ports = dict(ports)
         there.start(service)
         code = there.running.pop(service).wait(100)

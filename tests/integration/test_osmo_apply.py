@@ -168,7 +168,7 @@ async def test_apply_creates_keeps_and_replaces(story: Story) -> None:
     made = await story.apply("rack")
     assert results(made) == [(kind, "created") for kind in everything]
     # Other tests may have pools of theirs, which is told, too.
-    queue = f'no queue "osmo-pool-{story.cluster.pool}"'
+    queue = f'queue "osmo-pool-{story.cluster.pool}" does not exist'
     assert [queue in warning for warning in made["warnings"]].count(True) == 1
     pods = await story.pods()
     group = await story.cluster.get(kinds.KAI_POD_GROUPS, "train-g")
@@ -205,7 +205,7 @@ async def test_a_workflow_that_changed_is_made_again_when_that_is_asked_for(stor
     assert await story.pods() == before
     # What the API server refuses is known before anything is deleted.
     said = await story.apply("rack", variable="A=B", code=1, args=("--replace",))
-    assert "is rejected" in said
+    assert "are rejected" in said
     assert await story.pods() == before
     made = await story.apply("rack", image="trainer:2", args=("--replace",))
     assert results(made)[1:] == [
@@ -236,7 +236,7 @@ async def test_a_group_changes_once_its_pods_are_gone(story: Story) -> None:
     await story.cluster.merge(kinds.KAI_POD_GROUPS, "train-g", {"spec": {"minMember": 7}})
     said = await story.apply("rack", code=1)
     assert "nothing is written:" in said
-    assert "minMember would change, and pods of it have not ended (train-g-t0" in said
+    assert "minMember would change, but the group has pods that have not ended (train-g-t0" in said
 
 
 @pytest.mark.requirement("OSM-03", "OSM-08")

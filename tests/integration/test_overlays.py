@@ -94,10 +94,46 @@ JOB_HOOKS = ("jobs.", "jobsets.", "rayclusters.")
 
 
 @pytest.mark.requirement("OPS-11")
+def test_the_component_for_unlabelled_jobs_adds_one_webhook_and_one_right(render: Render) -> None:
+    before, now = render(), render(components=("unlabelled",))
+    new = {key: now[key] for key in now.keys() - before.keys()}
+    assert sorted({kind for kind, _ in new}) == ["ClusterRole", "ClusterRoleBinding"]
+    (changed,) = [key for key in before if before[key] != now[key]]
+    old, added = before[changed]["webhooks"], now[changed]["webhooks"]
+    assert [one for one in added if one in old] == old
+    assert [one["name"] for one in added if one not in old] == ["unlabelled.mutate.rackgate.dev"]
+
+
+@pytest.mark.requirement("OPS-05")
+def test_the_component_for_retention_adds_one_right(render: Render) -> None:
+    before, now = render(), render(components=("retention",))
+    assert {key: now[key] for key in before} == before
+    name = "rackgate-assigner-retention.rackgate-system"
+    assert now.keys() - before.keys() == {("ClusterRole", name), ("ClusterRoleBinding", name)}
+
+
+@pytest.mark.requirement("OPS-05")
+def test_the_component_for_a_provided_certificate_takes_rights_of_the_assigner(
+    render: Render,
+) -> None:
+    before, now = render(), render(components=("visibility-provided",))
+    assert set(now) == set(before)
+    assert {key for key in before if now[key] != before[key]} == {
+        ("Role", "rackgate-assigner"),
+        ("Deployment", "rackgate-assigner"),
+    }
+    (rule,) = [
+        rule
+        for rule in now["Role", "rackgate-assigner"]["rules"]
+        if rule["resources"] == ["secrets"]
+    ]
+    assert rule["verbs"] == ["get", "list", "watch"]
+
+
 def test_the_component_for_namespaces_narrows_all_that_hears_of_jobs(render: Render) -> None:
     before, now = render(), render(components=("namespaces",))
     assert set(now) == set(before)
-    policies = {"jobs", "jobsets", "rayclusters", "hints", "orphans"}
+    policies = {"jobs", "jobsets", "rayclusters", "hints", "other-kinds", "orphans"}
     registrations = {
         ("MutatingWebhookConfiguration", "rackgate-mutating.rackgate-system"),
         VALIDATING,

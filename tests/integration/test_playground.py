@@ -179,7 +179,7 @@ async def test_what_compose_starts_ungates_a_job_from_end_to_end(
         assert (system.state / "kubeconfigs" / "admin.kubeconfig").is_file()
         system.adapt(playground.server, playground.state / "pki" / "ca.crt")
         async with playground.client() as client:
-            await compose.install_all(client, system.state, system.webhook_url)
+            await compose.install_all(client, system.state, system.webhook_url, system.visibility)
             assert len(await names(client, kinds.NODES)) == compose.NODES
             assert await names(client, kinds.LOCAL_QUEUES) == ["default"]
             with system.running() as processes:

@@ -110,19 +110,6 @@ async def test_a_higher_priority_goes_first(cluster: Cluster) -> None:
     assert await cluster.pods_of("normal") == []
 
 
-@pytest.mark.requirement("VAL-05", "VAL-06", "VAL-09")
-async def test_a_topology_queue_with_cohort_and_preemption_says_both(cluster: Cluster) -> None:
-    await cluster.add_fx_a()
-    await cluster.add_queue(cohortName="team", preemption={"withinClusterQueue": "LowerPriority"})
-    await active(cluster, f"{cluster.pool}-queue", "False", "cohort", "preemption")
-    await cluster.submit("train", 4, required=RACK)
-    await cluster.condition("train", "QuotaReserved", "False")
-    change = {"spec": {"cohortName": None, "preemption": None}}
-    await cluster.merge(kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue", change)
-    await active(cluster, f"{cluster.pool}-queue", "True")
-    await cluster.bound("train", 4)
-
-
 @pytest.mark.requirement("VAL-07", "VAL-08")
 @pytest.mark.parametrize(
     ("controller", "kind"),

@@ -72,14 +72,14 @@ def test_an_updated_tree_is_the_tree_of_the_nodes_as_they_are(
             else:
                 nodes[event.name] = event
         tree.column("other")
-        tree.taint_column()
+        tree.column(None)
         tree = update_tree(tree, states(nodes, levels, set(NAMES))).tree
         expected = picture(members(nodes.values(), levels, POOL), levels)
         assert said(tree, NAMES, VALUES) == expected
         built = TopologyTree.build(levels, nodes.values(), node_labels=POOL)
         assert said(built, NAMES, VALUES) == expected
         assert tree.skipped == built.skipped
-        for column, key in ((tree.column("other"), "other"), (tree.taint_column(), None)):
+        for column, key in ((tree.column("other"), "other"), (tree.column(None), None)):
             found = [column.values[code] for code in column.codes.tolist()]
             assert found == [
                 (one.taints or None) if key is None else one.labels.get(key) for one in tree.nodes

@@ -417,7 +417,7 @@ def test_usage_is_right_after_every_event_of_any_life() -> None:
     )
 
 
-def _live(machine: CacheMachine, rng: random.Random) -> None:
+def live(machine: CacheMachine, rng: random.Random) -> None:
     """One event of a dense life: mostly pods that come and go where their Workload was sent."""
     name, of = rng.choice(PODS), rng.choice(WORKLOADS)
     match rng.choice("bbbbppddnnwwaatfrl"):
@@ -464,7 +464,7 @@ def test_usage_is_right_after_every_event_of_a_long_life(seed: int) -> None:
         if rng.random() < 0.1:
             machine.cycle(rng.random() < 0.5)
         epoch, planned = machine.cache.epoch, plan_cycle(machine.cache)
-        _live(machine, rng)
+        live(machine, rng)
         if machine.cache.epoch == epoch:
             assert plan_cycle(machine.cache) == planned
         machine.kept_equals_rebuilt()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rackgate_assigner.topology.model import IntVector, NodeInfo
+from rackgate_assigner.topology.model import IntVector, NodeInfo, PlacementRequest
 from rackgate_assigner.topology.placement.assign import (
     SORT_LIMIT,
     VECTORIZE_ABOVE,
@@ -19,12 +19,10 @@ from rackgate_assigner.topology.placement.assign import (
     first_domain_with_leader,
     first_domains,
     least_sufficient,
-    slice_amounts,
     sort_domains,
     sort_domains_with_leader,
 )
 from rackgate_assigner.topology.placement.count import DomainCounts, LevelCounts
-from rackgate_assigner.topology.placement.request import PlacementRequest
 from rackgate_assigner.topology.tree import TopologyTree
 
 HOST = "kubernetes.io/hostname"
@@ -95,7 +93,7 @@ def test_leaves_with_a_leader_are_chosen_as_if_they_were_sorted(
         chance = np.random.default_rng(seed)
         leaves = numbers(chance, 24, size, led=True)
         need = int(chance.integers(0, int(leaves.slices.sum()) + 3))
-        request = PlacementRequest(need * size, size, 0, 0, (1,), (), False, True, least_free)
+        request = PlacementRequest(need * size, size, need, 0, 0, (1,), (), False, True, least_free)
         counts = DomainCounts(tree, request, leaves)
         assert leaves.leader_fits is not None
         found = _several_leaves(counts, leaves, leaves.leader_fits)
@@ -116,13 +114,12 @@ def test_many_domains_are_handed_out_like_one_after_another(best_fit: bool) -> N
         counts = numbers(chance, 3 * VECTORIZE_ABOVE, 1, led=False)
         ids = sort_domains(counts, np.arange(3 * VECTORIZE_ABOVE), least_free=not best_fit)
         wanted = int(chance.integers(0, counts.slices.sum() + 2))
-        amounts = slice_amounts(counts, 2)
         rest, expected = wanted, []
         for at, domain in enumerate(ids.tolist()):
             amount = int(counts.slices[domain])
             if amount >= rest:
                 last = (
-                    find_best_fit_domain(ids[at:], rest, amounts, leader=False)
+                    find_best_fit_domain(ids[at:], rest, counts, leader=False)
                     if best_fit
                     else domain
                 )
@@ -130,4 +127,4 @@ def test_many_domains_are_handed_out_like_one_after_another(best_fit: bool) -> N
                 break
             expected.append((domain, 2 * amount, 0))
             rest -= amount
-        assert distribute(ids, wanted, 0, amounts, best_fit=best_fit) == expected, f"seed {seed}"
+        assert distribute(ids, wanted, 0, counts, 2, best_fit=best_fit) == expected, f"seed {seed}"

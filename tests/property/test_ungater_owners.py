@@ -12,6 +12,7 @@ from rackgate.api import names
 from rackgate_ungater.state_machine.events import Event, JobGone, JobSeen, PodSeen, WorkloadSeen
 from rackgate_ungater.state_machine.gated_objects import WorkloadKey
 from rackgate_ungater.state_machine.state_machine import StateMachine
+from tests.support.ungater_invariants import check_invariants
 from tests.unit.ungater.builders import INDEX, OWNER, R1, R2, PodBuilder, pod, podset, workload
 
 KEY = WorkloadKey("team/train")
@@ -45,7 +46,7 @@ def test_no_order_of_events_releases_too_many_and_the_last_one_releases_all(
     woken = False
     for event in events:
         woken |= machine.handle(event) is not None
-        machine.check_invariants()
+        check_invariants(machine)
         if isinstance(event, PodSeen):
             seen.add(event.pod.uid)
         live = sum(row.uid in seen and not row.gated and row.owner_uid != "job-3" for row in rows)

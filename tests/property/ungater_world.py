@@ -29,6 +29,7 @@ from rackgate_ungater.state_machine.records import Timeouts
 from rackgate_ungater.state_machine.state_machine import Proposal, StateMachine
 from rackgate_ungater.writer import patch_body, patch_tail
 from tests.support.apiserver_objects import apply_patch
+from tests.support.ungater_invariants import check_invariants
 from tests.unit.ungater.builders import INDEX, LEVELS, pod, podset, workload
 
 KEY = WorkloadKey("team/train")
@@ -178,7 +179,7 @@ class World:
     def check(self) -> None:
         """What every machine believes fits together."""
         for replica in self.replicas:
-            replica.machine.check_invariants()
+            check_invariants(replica.machine)
 
     # The cluster --------------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ LEAST = {
     "USR": 12,
     "STR": 6,
     "TST": 5,
+    "GNG": 10,
 }
 FAST_LIMIT_S, SLOW_LIMIT_S = 300.0, 900.0
 # The run without any fault is of all their tests together, in one process.

@@ -95,6 +95,8 @@ class FakeApiServer:
         self.faults: list[Fault] = []
         self.streams: list[Stream] = []
         self.tokens: set[str] | None = None
+        # Verb and resource of rights that the caller does not have.
+        self.denied: set[tuple[str, str]] = set()
         self.gone_as_status = False
         self.port = 0
         self._ssl = ssl_context
@@ -235,6 +237,11 @@ class FakeApiServer:
             raise RejectedRequest(401, "Unauthorized", "token is not valid")
 
     def _do(self, target: Target, seen: Request) -> tuple[int, Object]:
+        if target.plural == "selfsubjectaccessreviews":
+            asked = json.loads(seen.body)["spec"]["resourceAttributes"]
+            return 201, {
+                "status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}
+            }
         objects = self._objects.setdefault(target.full_name, {})
         known = objects.get(target.key) if target.name else None
         if seen.method == "POST" and not target.name:

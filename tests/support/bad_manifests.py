@@ -125,6 +125,16 @@ BAD = [
         python=False,
     ),
     Bad(
+        "quota of a cohort of garbage",
+        manifest("Cohort", "team", spec={"resourceGroups": [group("tas", nominalQuota="ten")]}),
+        "spec.resourceGroups[0].flavors[0].resources[0].nominalQuota",
+    ),
+    Bad(
+        "parent of a cohort",
+        manifest("Cohort", "team", spec={"parentName": "Org"}),
+        "spec.parentName",
+    ),
+    Bad(
         "stop policy of a local queue",
         manifest("LocalQueue", "lq", spec={"clusterQueue": "cq", "stopPolicy": "Stop"}),
         "spec.stopPolicy",

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from rackgate.kube.client import Client, PatchType
@@ -218,17 +219,40 @@ class Cluster:
         quota: Mapping[str, str] | None = None,
         topology: bool = True,
         levels: Iterable[str] = (),
+        flavor_of: str | None = None,
         **spec: Any,
     ) -> None:
-        """A Topology, flavor, ClusterQueue and LocalQueue, ready to be used."""
-        full = f"{self.pool}-{name}"
-        if topology:
+        """A Topology, flavor, ClusterQueue and LocalQueue, ready to be used.
+
+        Args:
+            name: of the LocalQueue; cluster-wide names are prefixed by the pool.
+            quota: by resource.
+            topology: whether the flavor has one.
+            levels: of the Topology.
+            flavor_of: another queue, whose flavor it uses instead of one of its own.
+            spec: more fields of the ClusterQueue.
+        """
+        full, offered = f"{self.pool}-{name}", f"{self.pool}-{flavor_of or name}"
+        if flavor_of is None and topology:
             await self.create(kinds.TOPOLOGIES, topology_object(full, tuple(levels)))
-        await self.create(kinds.FLAVORS, flavor(full, self.pool, full if topology else None))
+        if flavor_of is None:
+            await self.create(kinds.FLAVORS, flavor(full, self.pool, full if topology else None))
         await self.create(
-            kinds.CLUSTER_QUEUES, cluster_queue(full, full, quota or {"cpu": "1000"}, **spec)
+            kinds.CLUSTER_QUEUES, cluster_queue(full, offered, quota or {"cpu": "1000"}, **spec)
         )
         await self.create(kinds.LOCAL_QUEUES, local_queue(name, full))
+
+    async def add_priority(self, value: int) -> dict[str, str]:
+        """A WorkloadPriorityClass; returns the label of the jobs that have it."""
+        name = f"{self.pool}-p{value}"
+        priority = {
+            "apiVersion": names.API_VERSION,
+            "kind": "WorkloadPriorityClass",
+            "metadata": {"name": name},
+            "value": value,
+        }
+        await self.create(kinds.WORKLOAD_PRIORITY_CLASSES, priority)
+        return {names.PRIORITY_CLASS_LABEL: name}
 
     async def submit(self, name: str, count: int, **more: Any) -> Object:
         """Create a Job of `count` pods (see `tests.support.objects.job`)."""

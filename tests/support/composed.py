@@ -17,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from rackgate_cli.controlplane.compose import VISIBILITY
+from rackgate_cli.controlplane.install import VisibilityAddress
 from rackgate_cli.controlplane.ports import reserved
 
 SERVICES = ("webhook", "assigner", "ungater")
@@ -37,7 +39,8 @@ class Composed:
     Attributes:
         services: of the compose file.
         state: the folder that stands for the volume `state`.
-        ports: of the webhook ("serving") and of each service's health, by name.
+        ports: of the webhook ("serving"), of the visibility API, and of each service's health, by
+            name.
     """
 
     services: Mapping[str, Mapping[str, Any]]
@@ -50,6 +53,11 @@ class Composed:
         return WEBHOOK.replace("webhook", "localhost").replace(
             str(WEBHOOK_PORT), str(self.ports["serving"])
         )
+
+    @property
+    def visibility(self) -> VisibilityAddress:
+        """Where the API server finds the visibility API."""
+        return VisibilityAddress("localhost", self.ports["visibility"])
 
     def step(self, name: str) -> None:
         """Run a service that ends, such as `pki`, to its end."""
@@ -76,6 +84,9 @@ class Composed:
                 document["serving"]["port"] = self.ports["serving"]
                 assert document["certificates"]["dnsNames"] == ["webhook"]
                 document["certificates"]["dnsNames"] = ["localhost"]
+            if name == "assigner":
+                assert document["visibility"] == {"port": VISIBILITY.port}
+                document["visibility"]["port"] = self.ports["visibility"]
             file.write_text(yaml.safe_dump(document))
 
     def healthy(self, name: str) -> bool:
@@ -145,5 +156,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def composed(file: Path, state: Path) -> Iterator[Composed]:
     """The services of a compose file, with ports of their own while the block runs."""
     state.mkdir()
-    with reserved(dict.fromkeys(("serving", *SERVICES))) as ports:
+    with reserved(dict.fromkeys(("serving", "visibility", *SERVICES))) as ports:
         yield Composed(compose_services(file), state, ports)

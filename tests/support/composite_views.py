@@ -119,10 +119,10 @@ async def usage(cluster: Cluster, resource: str = "cpu", queue: str = "queue") -
     return "0"
 
 
-async def used(cluster: Cluster, amount: str, resource: str = "cpu") -> None:
-    """Wait until the ClusterQueue says that exactly this much is used."""
+async def used(cluster: Cluster, amount: str, resource: str = "cpu", queue: str = "queue") -> None:
+    """Wait until the ClusterQueue of a queue says that exactly this much is used."""
 
     async def reached() -> bool:
-        return await usage(cluster, resource) == amount
+        return await usage(cluster, resource, queue) == amount
 
     await until(f"{amount} {resource} are used", reached)

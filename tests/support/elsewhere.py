@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,11 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from rackgate_cli.controlplane.install import with_local_webhook
+from rackgate_cli.controlplane.install import (
+    VisibilityAddress,
+    with_local_visibility,
+    with_local_webhook,
+)
 from rackgate_cli.locations import deploy_dir
 from tests.support.playground import LEASE_S, SERVICES, Playground
 
@@ -66,12 +70,27 @@ def moved(documents: list[dict[str, Any]], namespace: str = NAMESPACE) -> list[d
     return list(yaml.safe_load_all(text))
 
 
+def called_here(
+    documents: Iterable[dict[str, Any]], ports: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """The documents, so that the API server calls the services on this machine."""
+    url = f"https://{HOST}:{ports['reviews']}"
+    address = VisibilityAddress("localhost", ports["visibility"])
+    return [
+        with_local_visibility(entry, address)
+        if entry["metadata"]["name"].endswith(("visibility.kueue.x-k8s.io", "rackgate-visibility"))
+        and entry["kind"] in ("APIService", "Service")
+        else with_local_webhook(entry, url)
+        for entry in documents
+    ]
+
+
 @dataclass
 class Elsewhere:
     """A playground whose services are processes of the test, one replica each.
 
     Attributes:
-        ports: health port by service, and `reviews`.
+        ports: health port by service, `reviews` and `visibility`.
         level: log level of the services.
         namespace: of the installation.
     """
@@ -90,8 +109,7 @@ class Elsewhere:
         self.playground.run("uninstall", "--yes")
         cluster = kustomized(self.playground, self.folder, base=("cluster",))
         documents = moved([*cluster, *kustomized(self.playground, self.folder)], self.namespace)
-        url = f"https://{HOST}:{self.ports['reviews']}"
-        documents = [with_local_webhook(entry, url) for entry in documents]
+        documents = called_here(documents, self.ports)
         self.configurations = {
             entry["metadata"]["name"].removeprefix("rackgate-"): yaml.safe_load(
                 entry["data"]["config.yaml"]
@@ -146,6 +164,8 @@ class Elsewhere:
             if service == "webhook":
                 config["serving"] = {"host": HOST, "port": self.ports["reviews"], "drainDelay": 0}
                 config["certificates"] |= {"ipAddresses": [HOST], "settle": 1, "checkInterval": 0.5}
+            if service == "assigner":
+                config["visibility"] |= {"host": HOST, "port": self.ports["visibility"]}
             path = self.folder / f"{service}.yaml"
             path.write_text(yaml.safe_dump(config))
             command = [sys.executable, "-m", f"rackgate_{service}", "--config", str(path)]

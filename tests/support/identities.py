@@ -39,24 +39,10 @@ async def acting_as(
         cluster: of an administrator.
         account: namespace and name of a ServiceAccount that exists.
     """
-    request = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"expirationSeconds": 3600},
-    }
-    path = kinds.SERVICE_ACCOUNTS.path(*account, "token")
-    answer = json.loads(await cluster.client.create(path, json.dumps(request).encode()))
-    (entry,) = yaml.safe_load(playground.kubeconfig.read_text())["clusters"]
-    known = entry["cluster"]
-    data = known.get("certificate-authority-data")
-    context = ssl.create_default_context(
-        cafile=known.get("certificate-authority"),
-        cadata=base64.b64decode(data).decode() if data else None,
-    )
     transport = Transport(
         playground.server,
-        ssl_context=context,
-        credentials=RefreshableToken(f"Bearer {answer['status']['token']}"),
+        ssl_context=server_context(playground),
+        credentials=RefreshableToken(await authorization(cluster, account)),
         user_agent="tenant",
     )
     client = Client(transport)
@@ -64,6 +50,29 @@ async def acting_as(
         yield dataclasses.replace(cluster, client=client)
     finally:
         await client.close()
+
+
+async def authorization(cluster: Cluster, account: tuple[str, str]) -> str:
+    """The header `Authorization` of a ServiceAccount."""
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 3600},
+    }
+    path = kinds.SERVICE_ACCOUNTS.path(*account, "token")
+    answer = json.loads(await cluster.client.create(path, json.dumps(request).encode()))
+    return f"Bearer {answer['status']['token']}"
+
+
+def server_context(playground: Playground) -> ssl.SSLContext:
+    """Trusts the API server."""
+    (entry,) = yaml.safe_load(playground.kubeconfig.read_text())["clusters"]
+    known = entry["cluster"]
+    data = known.get("certificate-authority-data")
+    return ssl.create_default_context(
+        cafile=known.get("certificate-authority"),
+        cadata=base64.b64decode(data).decode() if data else None,
+    )
 
 
 @asynccontextmanager

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from rackgate.certificates.certificates import IssuedPair
 from rackgate.runtime import clock
-from rackgate_webhook.certificates.certificates import IssuedPair
 
 _THIRD: Final = b"\xa0\x03\x02\x01\x02"  # [0] INTEGER 2: version 3
 _AUTHORITY_KEY: Final = b"\x55\x1d\x23"

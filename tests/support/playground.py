@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from rackgate.kube.client import Client
 from rackgate_cli.controlplane.ports import LOOPBACK
@@ -101,6 +103,23 @@ class Playground:
 
     def _tail(self, component: str) -> str:
         return "\n".join(self.log(component).splitlines()[-LOG_TAIL:])
+
+    @contextlib.contextmanager
+    def assigner_with(self, settings: Mapping[str, object]) -> Iterator[None]:
+        """Run the assigner with other settings, and after the block with its own again.
+
+        Args:
+            settings: by environment variable, without the prefix.
+        """
+        self.run("stop", "assigner")
+        with mock.patch.dict(
+            os.environ,
+            {f"RACKGATE_ASSIGNER_{name}": json.dumps(value) for name, value in settings.items()},
+        ):
+            self.run("start", "assigner")
+            yield
+            self.run("stop", "assigner")
+        self.run("start", "assigner")
 
     @contextlib.contextmanager
     def webhooks_port(self) -> Iterator[None]:

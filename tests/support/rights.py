@@ -36,11 +36,24 @@ UNSEEN: dict[str, dict[Right, str]] = {
         ("update", "jobset.x-k8s.io", "jobsets/finalizers"): "the same",
         ("update", "ray.io", "rayclusters/finalizers"): "the same",
         ("get", "kueue.x-k8s.io", "workloads"): "only after a lost answer, as tests/wire shows",
+        ("patch", "kueue.x-k8s.io", "cohorts/status"): "with fair sharing, as tests/wire shows",
+        ("update", "", "secrets"): "when its certificate is renewed, as tests/wire shows",
+        ("delete", "jobset.x-k8s.io", "jobsets"): "as of Jobs, see test_pods_ready_timeout",
+        ("delete", "ray.io", "rayclusters"): "the same",
     },
     "ungater": {
         ("act", "rackgate.dev", "services"): BY_POLICIES,
         ("get", "", "pods"): "only after a conflict or a lost answer, as tests/wire shows",
         ("get", "coordination.k8s.io", "leases"): "only after a conflict or a lost answer",
+    },
+}
+
+
+# Rights of roles that Kubernetes has, as far as they are used.
+BUILT_IN: dict[str, set[Right]] = {
+    "extension-apiserver-authentication-reader": {
+        ("list", "", "configmaps"),
+        ("watch", "", "configmaps"),
     },
 }
 
@@ -86,24 +99,30 @@ def audited_requests_in(lines: Iterable[str]) -> dict[str, AuditedRequests]:
     return found
 
 
-def granted(*, osmo: bool = True) -> dict[str, set[Right]]:
+def granted(*, components: bool = True, built_in: bool = True) -> dict[str, set[Right]]:
     """Rights by service, from the roles in deploy/.
 
     Args:
-        osmo: also those of the component for OSMO's pools.
+        components: also those of the components for OSMO's pools, unlabelled jobs and retention.
+        built_in: also those of roles that Kubernetes has.
     """
     rights: dict[str, set[Right]] = defaultdict(set)
     deploy = ROOT / "deploy"
     folders = (deploy / "rbac", deploy / "cluster")
     found = [path for folder in folders for path in folder.glob("*.yaml")]
-    component = [deploy / "osmo" / "rbac.yaml"] if osmo else []
-    for path in (*found, *component):
+    extra = [deploy / name / "rbac.yaml" for name in ("osmo", "unlabelled", "retention")]
+    for path in (*found, *(extra if components else ())):
         for document in yaml.safe_load_all(path.read_text()):
+            role = (document or {}).get("roleRef", {}).get("name", "")
+            for subject in (document or {}).get("subjects", ()):
+                if built_in and role in BUILT_IN:
+                    rights[subject["name"].removeprefix("rackgate-")] |= BUILT_IN[role]
             if not document or document["kind"] not in ("Role", "ClusterRole"):
                 continue
             # `rackgate-assigner`, `rackgate-assigner.rackgate-system`, `rackgate-assigner-osmo...`.
             name = document["metadata"]["name"].split(".")[0].removeprefix("rackgate-")
-            services = ENDING if name == "uninstall" else (name.removesuffix("-osmo"),)
+            service = name.partition("-")[0]
+            services = ENDING if name == "uninstall" else (service,)
             for service, rule in itertools.product(services, document["rules"]):
                 for group in rule["apiGroups"]:
                     for resource in rule["resources"]:

@@ -174,6 +174,7 @@ class World:
     jobsets: list[Object] = field(default_factory=list)
     rayclusters: list[Object] = field(default_factory=list)
     local_queues: list[Object] = field(default_factory=list)
+    cohorts: list[Object] = field(default_factory=list)
     cluster_queues: list[Object] = field(default_factory=list)
 
     def cluster(self, now: float = NOW, **more: Any) -> Cluster:

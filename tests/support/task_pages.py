@@ -30,7 +30,7 @@ _FILE: Final = re.compile(r"# FILE: (?P<name>[\w./-]+)\n")
 # What only reads may be asked again until it shows what the page says.
 _READS: Final = re.compile(
     r"(kubectl (get|describe|events|version|kustomize)|rackgate (explain|invariants|status|place)"
-    r"|rackgate (preflight|osmo (keys|render|explain|check)))\b"
+    r"|rackgate (queues|workloads|preflight|osmo (keys|render|explain|check)))\b"
 )
 WAIT_S: Final = 90.0
 # Pages whose commands another test runs.

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 
 import pytest
 
+from rackgate_invariants.rules.quota_tree import QuotaNode, Total, quota_nodes
 from tests.chaos import limits
+from tests.chaos.composites import AUTOSCALER_CPU, HEAD_CPU
 from tests.chaos.injector import WINDOWS
 from tests.chaos.job_options import UserAction
+from tests.chaos.queues import (
+    ANNEX,
+    NO_CLASS,
+    ORG,
+    PRIORITIES,
+    PRODUCTION,
+    QUEUES,
+    RESEARCH,
+    Change,
+    changed,
+    manifest,
+)
 from tests.chaos.runner import Report
-from tests.chaos.scenario import LARGEST_SKEW_S, LEASE_S, Fault, brief, draw
-from tests.chaos.summary import never_injected
+from tests.chaos.scenario import LARGEST_SKEW_S, LEASE_S, Fault, Scenario, brief, draw
+from tests.chaos.summary import COLUMNS, line, never_injected, never_shared, row
+from tests.chaos.watcher import UNSEEN, as_drawn
 from tests.support.playground import SERVICES
+
+CPU = ("pool", "cpu")
 
 
 def test_a_seed_draws_the_same_scenario_every_time() -> None:
@@ -57,7 +75,8 @@ def test_a_scenario_tells_all_its_faults_for_replay() -> None:
     lines = list(draw(3).lines())
     assert lines[0].startswith("seed 3: ")
     composites = len(draw(3).sets) + len(draw(3).elastic)
-    assert len(lines) == 1 + composites + len(draw(3).faults)
+    queues = len(draw(3).tree) + len(draw(3).changes)
+    assert len(lines) == 1 + queues + composites + len(draw(3).faults)
 
 
 def test_every_scenario_has_jobsets_and_elastic_jobs_that_fit() -> None:
@@ -78,6 +97,82 @@ def test_every_scenario_has_jobsets_and_elastic_jobs_that_fit() -> None:
         # They run until the end: a rack that others want whole is left.
         largest = [max(size for _, size in plan.sizes) * plan.cpu for plan in scenario.elastic]
         assert sum(largest) <= 64
+
+
+@pytest.mark.requirement("OPS-12")
+def test_every_job_fits_beside_all_elastic_jobs() -> None:
+    for scenario in (*map(draw, range(50)), brief(7)):
+        used: defaultdict[str, Total] = defaultdict(Counter)
+        for plan in scenario.elastic:
+            largest = max([plan.size, *(size for _, size in plan.sizes)])
+            head = HEAD_CPU + AUTOSCALER_CPU if plan.ray else 0
+            used[f"pool-{plan.queue}"][CPU] += round(1000 * (head + largest * plan.cpu))
+        # What comes after an elastic job makes it give way.
+        jobs = [(job.queue, job.pods * job.cpu) for job in scenario.jobs if not job.after]
+        jobs += [(plan.queue, 1 + plan.replicas * plan.pods * plan.cpu) for plan in scenario.sets]
+        nodes = nodes_of(scenario)
+        for queue, cpu in jobs:
+            used[f"pool-{queue}"][CPU] += 1000 * cpu
+            over = [node.subject for node in nodes if is_over(node, used)]
+            assert not over, (scenario.seed, queue, cpu)
+            used[f"pool-{queue}"][CPU] -= 1000 * cpu
+
+
+def nodes_of(scenario: Scenario) -> list[QuotaNode]:
+    """The tree of a scenario, as the checker of invariants counts it."""
+    rows = as_drawn(scenario.tree, "pool")
+    queues = {f"pool-{plan.name}" for plan in scenario.tree if plan.is_queue}
+    return quota_nodes(
+        [row for name, row in rows.items() if name in queues],
+        [row for name, row in rows.items() if name not in queues],
+    )
+
+
+def is_over(node: QuotaNode, used: Mapping[str, Total]) -> bool:
+    limit = node.limit(CPU)
+    return limit is not None and node.usage(CPU, used) > limit
+
+
+def test_the_short_scenario_cannot_end_without_a_preemption() -> None:
+    scenario = brief(7)
+    (elastic,) = scenario.elastic
+    (reclaim,) = (job for job in scenario.jobs if job.after == elastic.name)
+    least = min([elastic.size, *(size for _, size in elastic.sizes)])
+    used: defaultdict[str, Total] = defaultdict(Counter)
+    used[f"pool-{elastic.queue}"][CPU] = 1000 * least * elastic.cpu
+    used[f"pool-{reclaim.queue}"][CPU] = 1000 * reclaim.pods * reclaim.cpu
+    assert [node.subject for node in nodes_of(scenario) if is_over(node, used)]
+
+
+def test_quota_is_short_and_policies_differ() -> None:
+    scenarios = [draw(seed) for seed in range(limits.SEEDS)]
+    for scenario in scenarios:
+        assert {job.queue for job in scenario.jobs} == set(QUEUES)
+        requested = sum(job.pods * job.cpu for job in scenario.jobs)
+        assert requested > sum(plan.cpu for plan in scenario.tree)
+        (first,) = (plan.preemption for plan in scenario.tree if plan.name == PRODUCTION)
+        assert first is not None
+        assert (first["withinClusterQueue"], first["reclaimWithinCohort"]) == (
+            "LowerPriority",
+            "Any",
+        )
+        cohorts = {plan.name for plan in scenario.tree if not plan.is_queue}
+        assert all(plan.cohort in cohorts for plan in scenario.tree if plan.is_queue)
+    trees = [plan for scenario in scenarios for plan in scenario.tree]
+    assert {plan.name for plan in trees} == {*QUEUES, ORG, RESEARCH, ANNEX}
+    for limit in ("borrowing", "lending"):
+        assert {getattr(plan, limit) is None for plan in trees if plan.is_queue} == {False, True}
+    jobs = [job for scenario in scenarios for job in scenario.jobs]
+    assert {job.priority for job in jobs} == {NO_CLASS, *PRIORITIES}
+
+
+def test_every_change_is_drawn_alike_and_taken_back() -> None:
+    changes = [(draw(seed), change) for seed in range(20) for change in draw(seed).changes]
+    assert Counter(change.change for _, change in changes) == dict.fromkeys(Change, 10)
+    for scenario, change in changes:
+        (plan,) = (it for it in scenario.tree if it.name == change.name)
+        assert manifest(changed(plan, change.change), "pool") != manifest(plan, "pool")
+        assert change.at < scenario.seconds
 
 
 def test_an_elastic_job_wants_the_size_that_was_written_last() -> None:
@@ -108,3 +203,18 @@ def test_a_storm_that_met_no_request_has_struck_no_one() -> None:
     assert set(never_injected([quiet, busy])) == storms
     busy.counts.update(kind.value for kind in WINDOWS.values())
     assert never_injected([quiet, busy]) == []
+
+
+@pytest.mark.requirement("OPS-12")
+def test_a_run_without_preemption_or_borrowing_shows() -> None:
+    quiet, busy = Report(draw(0)), Report(draw(1))
+    assert "preempted: NONE" in line(quiet)
+    wanted = ["preempted InClusterQueue", "preempted InCohortReclamation", "borrowed"]
+    assert never_shared([quiet]) == wanted
+    busy.preemptions.update({"InClusterQueue": 2})
+    assert never_shared([quiet, busy]) == wanted[1:]
+    busy.preemptions.update({"InCohortReclamation": 3, UNSEEN: 1})
+    busy.borrowed_cpu = 7
+    assert never_shared([quiet, busy]) == []
+    assert row(busy)[COLUMNS.index("preempted") :][:3] == ["6", "3", "7"]
+    assert "2 InClusterQueue, 3 InCohortReclamation, 1 unseen; 7 CPU" in line(busy)

@@ -12,6 +12,7 @@ import pytest
 
 from rackgate.api.crd import CRD_KINDS, OSMO_CRD_KINDS
 from rackgate_assigner.explain import explanation
+from rackgate_assigner.quota_scenario.scenario import answers as quota_answers
 from rackgate_assigner.scenario import format as scenario_format
 from rackgate_assigner.scenario.scenario import answers
 from rackgate_osmo.explain import explanation as osmo_explanation
@@ -77,6 +78,12 @@ def test_the_scenario_on_its_page_gives_the_answers_shown() -> None:
     first, second = (json.loads(block.splitlines()[-1]) for block in blocks("scenario-format"))
     assert list(answers(text.encode())) == [first]
     assert list(answers(text.replace('"count": 2', '"count": 3').encode())) == [second]
+
+
+def test_the_quota_scenario_on_its_page_gives_the_answer_shown() -> None:
+    (text,) = blocks("quota-scenario-format", "json")
+    (shown,) = (json.loads(block.splitlines()[-1]) for block in blocks("quota-scenario-format"))
+    assert list(quota_answers(text.encode())) == [shown]
 
 
 def test_the_example_of_the_osmo_library_runs() -> None:

@@ -26,6 +26,7 @@ from tests.support.apiserver_objects import RejectedRequest, Target
 from tests.support.waiting import until
 
 NAMESPACE = "team"
+RECLAIMABLE = "reclaimablePods"
 START = "2026-08-01T12:00:00Z"
 
 
@@ -80,6 +81,11 @@ class World(FakeApiServer):
             if field not in foreign:
                 status.pop(field, None)
         for field, value in after.items():
+            if field == RECLAIMABLE:  # a list by name: entries of others stay
+                named = {entry["name"] for entry in value}
+                kept = [entry for entry in foreign.get(field, ()) if entry["name"] not in named]
+                status[field] = [*value, *kept]
+                continue
             keys = foreign[field] if field in foreign and isinstance(value, dict) else ()
             status[field] = (
                 {**{key: status[field][key] for key in keys}, **value} if keys else value
@@ -88,15 +94,17 @@ class World(FakeApiServer):
         self._applied[owned] = after
         return self._store(target, {**known, "status": status}, known)
 
-    def _owned_by_others(self, owned: tuple[str, str, str], status: Object) -> dict[str, Object]:
+    def _owned_by_others(self, owned: tuple[str, str, str], status: Object) -> dict[str, Any]:
         """What managers but this one have applied of a status and is there still, with its keys."""
         present = {c["type"] for c in status.get("conditions", [])}
-        found: dict[str, Object] = {"conditions": {}}
+        found: dict[str, Any] = {"conditions": {}}
         for key, applied in self._applied.items():
             if key[:2] != owned[:2] or key == owned:
                 continue
             for field in applied.keys() & status.keys():
-                if field == "conditions":
+                if field == RECLAIMABLE:
+                    found[field] = [entry for entry in applied[field] if entry in status[field]]
+                elif field == "conditions":
                     listed = {c["type"]: c for c in applied[field] if c["type"] in present}
                     found[field].update(listed)
                 else:
@@ -177,8 +185,10 @@ class World(FakeApiServer):
 
     def _check_start(self, job: Object) -> None:
         workload = self.workload_of(job)
+        status = (workload or {}).get("status", {})
+        true = [c["type"] for c in status.get("conditions", []) if c["status"] == "True"]
         if names.QUEUE_LABEL in job["metadata"].get("labels", {}) and not (
-            workload and workload.get("status", {}).get("admission")
+            status.get("admission") and "Admitted" in true
         ):
             self.broken_rules.append(f"{job['metadata']['name']} runs without an admission")
 
@@ -279,8 +289,8 @@ class World(FakeApiServer):
         return self.condition(name, "Admitted")[0] == "True"
 
     def writes(self) -> list[Request]:
-        """Everything that was asked besides reads, Events and Leases."""
-        quiet = ("/events", "/leases")
+        """Everything that was asked besides reads, reviews of its own access, Events and Leases."""
+        quiet = ("/events", "/leases", "/selfsubjectaccessreviews")
         return [
             request
             for request in self.requests

@@ -25,7 +25,7 @@ Start = Callable[..., Replica]
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Tests about Leases of one or two seconds run on a clock that leaves out stalls."""
+    """Tests about Leases or timeouts of some seconds run on clocks that leave out stalls."""
     if item.get_closest_marker("steady_clock"):
         return {"steady": steadytime.SteadyLoop}
     return {"real": asyncio.new_event_loop}
@@ -35,6 +35,7 @@ def pytest_asyncio_loop_factories(
 def _steady(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.node.get_closest_marker("steady_clock"):
         monkeypatch.setattr(clock, "monotonic", steadytime.monotonic)
+        monkeypatch.setattr(clock, "now", steadytime.steady(clock.now))
 
 
 @pytest.fixture

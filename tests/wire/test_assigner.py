@@ -175,6 +175,26 @@ async def test_a_raised_plain_job_is_queued_at_its_new_size(world: World) -> Non
     assert len(world.events("EvictedDueToJobChanged")) == 1
 
 
+@pytest.mark.requirement("CAP-02")
+@pytest.mark.parametrize("queue", ["queue", "plain"])
+async def test_a_running_job_that_requests_no_pods_any_more_releases_its_quota(
+    world: World, queue: str
+) -> None:
+    async with assigner(world):
+        world.submit("train", 4, queue=queue)
+        await eventually(world.started("train"))
+        world.change(kinds.JOBS, "train", lambda o: o["spec"].update(parallelism=0))
+        await eventually(lambda: world.workload_of(world.job("train")) is None)
+        assert world.job("train")["spec"]["suspend"] is True
+        (event,) = world.events("EvictedDueToJobChanged")
+        assert event["note"] == "the Job requests no pods"
+        # It is not started without pods, and queued as soon as it requests some.
+        world.change(kinds.JOBS, "train", lambda o: o["spec"].update(parallelism=2))
+        await eventually(world.started("train"))
+        assert world.workload("train")["spec"]["podSets"][0]["count"] == 2
+    assert world.broken_rules == []
+
+
 async def test_a_raised_topology_job_runs_on_and_says_how_to_resize(world: World) -> None:
     async with assigner(world):
         world.submit("train", 2, required=RACK)
@@ -423,3 +443,22 @@ async def test_a_start_rejected_for_what_it_says_is_no_crash_loop(world: World) 
         await eventually(world.shows("train", "Finished", "True", "FailedToStart"))
         await eventually(lambda: world.events("FailedToStart"))
     assert world.events("FailedToStart")[0]["note"] == "no way"
+
+
+async def test_a_job_starts_with_fewer_pods_and_gets_its_parallelism_back(world: World) -> None:
+    marks = {names.MIN_PARALLELISM_ANNOTATION: "2"}
+    async with assigner(world):
+        world.submit("train", 6, required=RACK)
+        world.change(kinds.JOBS, "train", lambda o: o["metadata"].update(annotations=marks))
+        await eventually(lambda: world.runs("train"))
+        assert world.job("train")["spec"]["parallelism"] == 4
+        workload = world.workload("train")
+        assert workload["spec"]["podSets"][0]["count"] == 6
+        assert workload["status"]["admission"]["podSetAssignments"][0]["count"] == 4
+        name = workload["metadata"]["name"]
+        world.change(kinds.WORKLOADS, name, lambda o: o["spec"].update(active=False))
+        await eventually(lambda: world.condition("train", "Admitted")[0] == "False")
+        assert world.job("train")["spec"]["parallelism"] == 6
+        world.change(kinds.WORKLOADS, name, lambda o: o["spec"].update(active=True))
+        await eventually(lambda: world.runs("train"))
+        assert world.job("train")["spec"]["parallelism"] == 4

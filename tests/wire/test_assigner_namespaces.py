@@ -98,7 +98,7 @@ async def test_a_job_whose_workload_is_deleted_is_let_go_where_nothing_is_manage
         world.delete(kinds.WORKLOADS, world.workload("train")["metadata"]["name"])
         await eventually(lambda: not world.workloads())
         assert not world.runs("train")
-        await eventually(lambda: found.cache.snapshot().used.get("plain", {}) == {})
+        await eventually(lambda: found.cache.totals.used().get("plain", {}) == {})
         world.change(kinds.JOBS, "train", lambda job: job["spec"].update(suspend=False))
         jobs = found.watches.kinds["Job"].store
         await eventually(lambda: not jobs[f"{NAMESPACE}/train"].spec.suspend)

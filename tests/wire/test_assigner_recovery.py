@@ -21,7 +21,7 @@ from tests.wire.killing import Killer, keep_running, while_running
 from tests.wire.kinds_world import KindsWorld
 from tests.wire.kinds_world import furnish as furnish_kinds
 
-pytestmark = pytest.mark.requirement("TAS-32")
+pytestmark = [pytest.mark.requirement("TAS-32"), pytest.mark.steady_clock]
 
 PATIENT = 3600.0
 # Of the writes of the life below: the loss, the eviction, the release, what follows it, the end of
@@ -30,7 +30,7 @@ DEATHS = (4, 5, 8, 9, 10, 11)
 
 
 def replica(
-    world: World, timeout_s: float | None = 1.0, base_s: float = 1.0
+    world: World, timeout_s: float | None = 2.0, base_s: float = 2.0
 ) -> AbstractAsyncContextManager[Assigner]:
     """An assigner that waits so long for lost pods, and so long after the first eviction."""
     rules: dict[str, Any] = {"requeuingStrategy": {"backoffBaseSeconds": base_s}}

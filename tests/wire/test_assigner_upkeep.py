@@ -52,6 +52,7 @@ async def test_queue_status_is_counted_once_and_then_rests(world: World) -> None
         assert replica.statuses.writes == before
 
 
+@pytest.mark.steady_clock  # after a stall the queue counts as quiet
 async def test_counts_of_a_queue_that_changes_on_and_on_are_written_now_and_then(
     world: World,
 ) -> None:
@@ -123,10 +124,50 @@ async def test_kinds_in_use_keep_their_finalizer(world: World) -> None:
         await eventually(lambda: world.get(kinds.TOPOLOGIES, "dc") is None)
 
 
+POLICY = {"migration": {"mode": "TryPreferredFlavors"}}
+SCOPE = {"admissionMode": "UsageBasedAdmissionFairSharing"}
+
+
 async def test_unsupported_fields_are_reported_once(world: World) -> None:
     async with assigner(world):
         world.change(
-            kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(fairSharing={"weight": "2"})
+            kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(concurrentAdmissionPolicy=POLICY)
         )
         await eventually(lambda: world.events("UnsupportedField"))
-        assert "spec.fairSharing" in world.events("UnsupportedField")[0]["note"]
+        assert "spec.concurrentAdmissionPolicy" in world.events("UnsupportedField")[0]["note"]
+
+
+async def test_fields_that_only_admission_fair_sharing_reads_are_named_while_it_is_off(
+    world: World,
+) -> None:
+    async with assigner(world):
+        world.change(kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(admissionScope=SCOPE))
+        await eventually(lambda: world.events("UnsupportedField"))
+        note = world.events("UnsupportedField")[0]["note"]
+        assert "spec.admissionScope" in note
+        assert "usageHalfLifeTime" in note
+
+
+async def test_fields_set_before_the_assigner_acts_are_named_too(world: World) -> None:
+    world.change(
+        kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(concurrentAdmissionPolicy=POLICY)
+    )
+    async with assigner(world):
+        await eventually(lambda: world.events("UnsupportedField"))
+        assert "spec.concurrentAdmissionPolicy" in world.events("UnsupportedField")[0]["note"]
+
+
+async def test_an_annotation_added_to_a_job_later_is_named(world: World) -> None:
+    """A change of annotations does not change the generation."""
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        await eventually(lambda: world.runs("train"))
+        assert not world.events("UnsupportedField")
+        added = {"kueue.x-k8s.io/priority-boost": "5"}
+        world.change(
+            kinds.JOBS,
+            "train",
+            lambda o: o["metadata"].setdefault("annotations", {}).update(added),
+        )
+        await eventually(lambda: world.events("UnsupportedField"))
+        assert "priority-boost" in world.events("UnsupportedField")[0]["note"]

@@ -113,6 +113,28 @@ async def test_what_was_decided_during_a_write_is_decided_again_after_it(world: 
         await eventually(lambda: not world.runs("train"))
 
 
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["running", "restarted"])
+async def test_a_pending_workload_that_its_user_deactivates_says_so(
+    world: World, meanwhile: bool
+) -> None:
+    def activate(name: str, active: bool) -> None:
+        world.change(kinds.WORKLOADS, name, lambda own: own["spec"].update(active=active))
+
+    async with assigner(world):
+        world.submit("large", count=1000)
+        await eventually(world.shows("large", "QuotaReserved", "False", "ExceedsMaxQuota"))
+        name = world.workload("large")["metadata"]["name"]
+        if not meanwhile:
+            activate(name, False)
+            await eventually(world.shows("large", "QuotaReserved", "False", "Suspended"))
+            activate(name, True)
+            await eventually(world.shows("large", "QuotaReserved", "False", "ExceedsMaxQuota"))
+    if meanwhile:
+        activate(name, False)
+        async with assigner(world):
+            await eventually(world.shows("large", "QuotaReserved", "False", "Suspended"))
+
+
 async def test_a_job_that_failed_to_start_is_queued_again_by_another_queue(world: World) -> None:
     def two_groups(queue: Object) -> None:
         quota = [{"name": "memory", "nominalQuota": "64Gi"}]

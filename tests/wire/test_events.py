@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from rackgate.api.resources import CLUSTER_QUEUES, EVENTS, WORKLOADS
-from rackgate.kube.events import EventRecorder, EventType, Regarding
+from rackgate.kube.events import OBJECT_BURST, EventRecorder, EventType, Regarding
 from rackgate.runtime import metrics
 from rackgate.wire.core import Meta
 from tests.support.apiserver import FakeApiServer, Fault
@@ -100,7 +100,7 @@ async def test_what_may_be_written_again_is_not_remembered(server: FakeApiServer
     """Jobs that are long gone take no memory."""
     running = Running(server, window_s=0.2)
     for number in range(100):
-        running.pending(f"no room {number}")
+        running.pending("no room", about=Regarding.of(WORKLOADS, Meta(f"job-{number}", "team")))
     assert len(running.recorder._recent) > 50  # no other sign of a leak
     await until(lambda: _told_more(running) <= 2)
     await running.stop()
@@ -164,3 +164,17 @@ async def test_a_drain_writes_what_waits(server: FakeApiServer) -> None:
     await running.recorder.drain()
     assert len(stored(server)) == 2
     await running.stop()
+
+
+async def test_many_events_about_one_object_leave_room_for_those_of_others(
+    server: FakeApiServer, running: Running
+) -> None:
+    dropped = ("rackgate_events_dropped_total", {"reason": "object_limit"})
+    before = metrics.REGISTRY.get_sample_value(*dropped) or 0.0
+    for number in range(1000):
+        running.pending(f"no room: {number}")
+    running.pending("it runs", reason="Admitted")
+    running.pending("no room", about=Regarding.of(WORKLOADS, Meta(name="job-b", namespace="team")))
+    await until(lambda: len(stored(server)) == OBJECT_BURST + 2)
+    assert metrics.REGISTRY.get_sample_value(*dropped) == before + 1000 - OBJECT_BURST
+    assert {event["reason"] for event in stored(server)} == {"Pending", "Admitted"}

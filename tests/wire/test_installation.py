@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,18 @@ import aiohttp
 import pytest
 import yaml
 
-from rackgate.api.resources import CLUSTER_ROLE_BINDINGS, LEASES, MUTATING_CONFIGS
+from rackgate.api.resources import (
+    API_SERVICES,
+    CLUSTER_ROLE_BINDINGS,
+    CONFIG_MAPS,
+    LEASES,
+    MUTATING_CONFIGS,
+    SECRETS,
+)
 from rackgate.installation.marker import KUEUE_CONFIGURATION, MARK
+from rackgate.runtime import clock
+from rackgate.runtime.pki import make_authority
+from rackgate_assigner.visibility.front_proxy import CONFIG_MAP, CONFIG_MAP_NAMESPACE
 from rackgate_cli.controlplane import ports
 from rackgate_ungater.shards.handover import SHARDS, lease_name
 from tests.support.apiserver import FakeApiServer, Fault
@@ -25,6 +36,7 @@ from tests.wire.test_ungater_process import ready
 
 OWN, OTHER = "rackgate-system", "team-infra"
 SERVICES = ["assigner", "ungater"]
+API_SERVICE_NAMES = ("v1beta1.visibility.kueue.x-k8s.io", "v1beta2.visibility.kueue.x-k8s.io")
 
 
 @pytest.fixture
@@ -70,6 +82,8 @@ async def start(server: FakeApiServer, tmp_path: Path) -> AsyncIterator[Any]:
                 "health": {"host": "127.0.0.1", "port": held[namespace]},
                 "leaderElection": {"leaseDuration": 12, "namespace": namespace},
             }
+            if service == "assigner":
+                document["visibility"] = {"host": "127.0.0.1", "port": 0}
             if service == "webhook":
                 document["serving"] = {"host": "127.0.0.1", "port": 0}
                 document["certificates"] = {"namespace": namespace}
@@ -191,10 +205,47 @@ async def test_without_the_right_to_know_it_waits_unready(
     assert holders(server) == set()
 
 
+def put_visibility(server: FakeApiServer) -> None:
+    """The APIServices, and an API server that has a front proxy."""
+    for name in API_SERVICE_NAMES:
+        server.put(API_SERVICES, {"metadata": {"name": name}, "spec": {"service": {}}})
+    made = make_authority("front-proxy-ca", validity=timedelta(days=1), now=clock.now())
+    metadata = {"name": CONFIG_MAP, "namespace": CONFIG_MAP_NAMESPACE}
+    data = {
+        "requestheader-client-ca-file": made.certificate_pem.decode(),
+        "requestheader-username-headers": '["X-Remote-User"]',
+    }
+    server.put(CONFIG_MAPS, {"metadata": metadata, "data": data})
+
+
+def bundles(server: FakeApiServer) -> list[str]:
+    """The CA bundle of each APIService."""
+    found = [server.get(API_SERVICES, name) or {"spec": {}} for name in API_SERVICE_NAMES]
+    return [one["spec"].get("caBundle", "") for one in found]
+
+
+@pytest.mark.parametrize(("namespace", "writes"), [(OWN, True), (OTHER, False)])
+async def test_only_the_sole_installation_writes_the_api_services(
+    server: FakeApiServer, start: Any, namespace: str, writes: bool
+) -> None:
+    """They have one name in all installations."""
+    put_visibility(server)
+    server.put(CLUSTER_ROLE_BINDINGS, binding("assigner", OWN))
+    run = await start("assigner", namespace)
+    if writes:
+        await until(lambda: all(bundles(server)))
+        return
+    code, _ = await run.ended()
+    assert code == 3
+    assert bundles(server) == ["", ""]
+    assert server.get(SECRETS, "rackgate-visibility-tls", OWN) is None
+
+
 @pytest.mark.parametrize("service", ["assigner", "ungater", "webhook"])
 async def test_each_service_keeps_as_many_watches_as_the_page_for_operators_says(
     server: FakeApiServer, start: Any, service: str
 ) -> None:
+    put_visibility(server)
     page = " ".join((FOLDER / "configure.md").read_text().split())
     told = re.search(
         r"each assigner has (?P<assigner>\d+) watches, one more each for JobSets and RayClusters "

@@ -150,12 +150,12 @@ async def test_a_breach_is_named_and_what_may_not_be_read_is_said(
     assert "2 live ungated pods (train-0, train-1), 1 assigned" in spelled(out)
     assert "A domain never has more live ungated pods" in out
     left_out = "not checked: level-split, slice-split, over-capacity, pods-over-quota, uncharged,"
-    left_out += " queue-counts, local-queue-counts, domain-gone"
-    assert f"{left_out} (nodes may not be listed)" in spelled(out)
+    left_out += " queue-counts, local-queue-counts, evicted-still-runs, domain-gone"
+    assert f"{left_out} (nodes cannot be listed)" in spelled(out)
     assert await checked(server, "--json") == 1
     document = json.loads(capsys.readouterr().out)
     assert document["checked"]["pods"] == 3
-    assert document["notChecked"]["over-capacity"] == "nodes may not be listed"
+    assert document["notChecked"]["over-capacity"] == "nodes cannot be listed"
     assert "over-domain" in [breach["rule"] for breach in document["breaches"]]
 
 
@@ -357,8 +357,8 @@ async def test_what_may_be_listed_but_not_watched_is_found_before(server: FakeAp
     finally:
         await client.close()
     assert found == {
-        "nodes": "nodes may not be watched",
-        "topologies": "topologies may not be listed",
+        "nodes": "nodes cannot be watched",
+        "topologies": "topologies cannot be listed",
     }
 
 
@@ -368,7 +368,7 @@ async def test_a_right_that_is_taken_away_is_reported_and_nothing_old_is_judged(
     for stream in list(desk.server.streams):
         stream.end()
     await until(lambda: len(desk.connection) == 1)
-    assert desk.connection[0] == "pods may not be listed"
+    assert desk.connection[0] == "pods cannot be listed"
     story = sound()
     story.place({("n1",): 1, ("n4",): 2})
     desk.server.put(kinds.WORKLOADS, story.workload)

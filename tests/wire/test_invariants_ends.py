@@ -77,7 +77,9 @@ async def test_nothing_in_a_namespace_that_may_not_be_asked_for_is_warned_of(
     ]
     assert await checked(server, "-n", "taem", "--json") == 0
     (warning,) = json.loads(capsys.readouterr().out)["warnings"]
-    assert warning == "no objects were found, and the namespace may not be read: does it exist?"
+    assert (
+        warning == "no objects were found, and the namespace cannot be read: check that it exists"
+    )
     assert await checked(server, "-n", NAMESPACE, "--json") == 0
     assert json.loads(capsys.readouterr().out)["warnings"] == []
 
@@ -264,7 +266,7 @@ async def test_a_right_to_watch_that_is_lost_alone_is_reported_and_nothing_old_i
     for stream in list(seat.server.streams):
         stream.end()
     await until(lambda: len(seat.connection) == 1)
-    assert seat.connection[0] == "pods may not be watched"
+    assert seat.connection[0] == "pods cannot be watched"
     seat.server.put(kinds.PODS, pod("train", 3, "n2"))
     asked = len(seat.server.requests)
     await until(lambda: len(seat.server.requests) > asked + 10, 60)
@@ -334,7 +336,7 @@ async def test_jobsets_that_are_served_and_may_not_be_listed_are_reported(
     server.faults.insert(0, refuse(403, "Forbidden")[0])
     assert await checked(server, "--json") == 0
     left_out = json.loads(capsys.readouterr().out)["notChecked"]
-    assert left_out["held-after-end"] == "jobsets may not be listed"
+    assert left_out["held-after-end"] == "jobsets cannot be listed"
     assert "over-granted" not in left_out
 
 

@@ -15,7 +15,7 @@ from tests.wire.ungater_world import Replica
 
 JOBS, AT_ONCE = 40, 8
 # What remembers a bounded number, or for a bounded time; `bench.soak` sees it level out.
-BOUNDED = ("._recent", "Tombstones", "_deleted._versions", "_recreated._versions")
+BOUNDED = ("._recent", "._rested_at", "Tombstones", "_deleted._versions", "_recreated._versions")
 
 
 async def pass_through(world: SoakWorld, first: int) -> None:

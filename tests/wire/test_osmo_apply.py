@@ -203,7 +203,7 @@ async def test_a_group_that_took_another_shape_under_its_new_pods_is_reported(
     server.faults.append(
         Before(lambda: server.put(KAI_POD_GROUPS, other), method="POST", path="/pods")
     )
-    with pytest.raises(CommandError, match='PodGroup "w-train" was changed or deleted by somebody'):
+    with pytest.raises(CommandError, match='PodGroup "w-train" was changed or deleted while'):
         await Wanted().apply(client)
 
 
@@ -263,7 +263,7 @@ async def test_groups_that_use_a_level_which_goes_away_are_named(
     server.put(KAI_POD_GROUPS, theirs)
     outcome = await Wanted(("rack",)).apply(client)
     (warning,) = outcome.warnings
-    assert warning.startswith("PodGroups team-b/theirs use a level that goes away")
+    assert warning.startswith("PodGroups team-b/theirs use a level that is removed")
 
 
 async def test_who_may_not_look_at_other_groups_is_reported_so(
@@ -278,7 +278,7 @@ async def test_who_may_not_look_at_other_groups_is_reported_so(
     server.faults.append(Everywhere(Fault.status(403, "Forbidden").answer))
     outcome = await Wanted().apply(client)
     (warning,) = outcome.warnings
-    assert "may not be listed" in warning
+    assert "cannot be listed" in warning
     assert Wanted().is_in(server)
 
 
@@ -307,7 +307,9 @@ async def test_one_that_stays_is_reported_with_what_holds_it(
     going = copy.deepcopy(Wanted().topology)
     going["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x/y"]}
     server.put(KAI_TOPOLOGIES, going)
-    with pytest.raises(CommandError, match=f'Topology "{TOPOLOGY}" is being deleted, held by x/y'):
+    with pytest.raises(
+        CommandError, match=f'Topology "{TOPOLOGY}" is being deleted, and waits for x/y'
+    ):
         await Wanted().apply(client)
 
 
@@ -379,7 +381,7 @@ async def test_a_kind_that_is_not_there_is_named_with_who_adds_it(
         await check_served(client, kind)
     assert str(refused.value) == (
         f"the cluster does not serve {kind.full_name} in version {kind.version}: install the KAI "
-        f'scheduler, which has the CustomResourceDefinition "{kind.full_name}" (on a '
+        f'scheduler with the CustomResourceDefinition "{kind.full_name}" (on a '
         'playground: "rackgate up --with kai-crds")'
     )
     resources = {"resources": [{"name": kind.plural}]}
@@ -392,7 +394,7 @@ async def test_a_queue_that_is_not_there_is_reported(server: FakeApiServer, clie
     found = Wanted().pool
     warning = await missing_queue(client, found)
     assert warning is not None
-    assert warning.startswith('there is no queue "osmo-pool-my-pool"')
+    assert warning.startswith('queue "osmo-pool-my-pool" does not exist')
     server.put(KAI_QUEUES, {"metadata": {"name": "osmo-pool-my-pool"}, "spec": {}})
     assert await missing_queue(client, found) is None
 

@@ -26,7 +26,7 @@ from rackgate_cli.locations import deploy_dir
 from rackgate_cli.preflight import command as preflight
 from rackgate_cli.preflight.findings import OLD_NAMES, OURS, PART_OF
 from rackgate_cli.uninstall import command as uninstall
-from rackgate_cli.uninstall.scope import CLAIMS, CRON_JOBS, DAEMON_SETS, STATEFUL_SETS
+from rackgate_cli.uninstall.scope import CLAIMS, CRON_JOBS, DAEMON_SETS, KUEUE_ROLES, STATEFUL_SETS
 from rackgate_cli.uninstall.steps import InstallationSurvey, Uninstaller, UninstallResult
 from rackgate_cli.uninstall.view import plan
 from tests.support.apiserver import Fault, Object
@@ -42,7 +42,7 @@ RESOURCES = {
     if isinstance(one, Resource) and one.group != kinds.KAI_TOPOLOGIES.group
 }
 MANIFESTS = [
-    *install.documents(*(DEPLOY / name for name in ("rbac", "services", "webhook"))),
+    *install.documents(*(DEPLOY / name for name in ("rbac", "services", "visibility", "webhook"))),
     *install.documents(DEPLOY / "cluster", DEPLOY / "osmo" / "rbac.yaml"),
     *install.documents(DEPLOY / "osmo" / "cluster"),
 ]
@@ -101,7 +101,8 @@ def stored(world: World) -> dict[str, dict[str, Object]]:
 
 
 def stays_with_the_kinds(which: Which, namespace: str) -> bool:
-    return which[1].startswith("rackgate-users:") or which[1] == f"rackgate-uninstall.{namespace}"
+    for_users = which[1].startswith("rackgate-users:") or which[1] in KUEUE_ROLES
+    return for_users or which[1] == f"rackgate-uninstall.{namespace}"
 
 
 async def uninstalled(
@@ -132,6 +133,18 @@ async def test_a_second_installation_goes_and_nothing_of_the_first_or_of_users(
     world.remove(kinds.CONFIG_MAPS, "kube-root-ca.crt", OTHER)  # goes with its namespace
     left = {kind: found for kind, found in stored(world).items() if found}
     assert left == before
+
+
+@pytest.mark.requirement("OPS-14")
+@pytest.mark.parametrize("group", [names.GROUP, names.OSMO_GROUP, names.GANG_GROUP])
+async def test_kinds_go_only_with_the_crds(world: World, group: str) -> None:
+    put_installation(world, SYSTEM)
+    crd = (kinds.CRDS, f"things.{group}", "")
+    world.put(kinds.CRDS, {"metadata": {"name": crd[1]}, "spec": {"group": group}})
+    _, done = await uninstalled(world)
+    assert (done.crds, there(world, [crd])) == (0, {crd})
+    _, done = await uninstalled(world, delete_crds=True)
+    assert (done.crds, there(world, [crd])) == (1, set())
 
 
 @pytest.mark.requirement("OPS-14")
@@ -272,7 +285,7 @@ async def test_policies_and_webhooks_go_before_anything_else_is_written(world: W
     await uninstalled(world)
     written = [Target.parse(seen.path).plural for seen in world.writes()]
     first = [kind for kind in written if kind.startswith(("validating", "mutating"))]
-    assert len(first) == 20
+    assert len(first) == 22
     assert written[: len(first)] == first
 
 

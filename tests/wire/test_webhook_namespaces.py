@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rackgate.api.resources import MUTATING_CONFIGS
+from rackgate.api.resources import MUTATING_CONFIGS, VALIDATING_CONFIGS
+from rackgate.certificates.issued import IssuedCertificateManager
+from rackgate.certificates.registrations import Registrations
 from rackgate.kube.client import Client
 from rackgate.runtime.namespaces import NamespaceSelector
-from rackgate_webhook.certificates.issued import IssuedCertificateManager
-from rackgate_webhook.certificates.webhook_configurations import WebhookConfigurations
 from rackgate_webhook.service import WebhookService
 from rackgate_webhook.settings import CertificateSettings, WebhookSettings
 from tests.support.apiserver import FakeApiServer
@@ -35,7 +35,7 @@ def register(api: FakeApiServer, *, jobs: dict[str, str], group: str = "batch") 
 
 
 async def looked(client: Client, selector: NamespaceSelector | None) -> str:
-    registrations = WebhookConfigurations(client, [NAME], selector)
+    registrations = Registrations(client, {NAME: (MUTATING_CONFIGS, VALIDATING_CONFIGS)}, selector)
     await registrations.apply_bundle(lambda _: None)
     return registrations.selector_mismatch
 

@@ -13,11 +13,12 @@ import pytest
 import pytest_asyncio
 
 from rackgate.api.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
+from rackgate.certificates.certificates import IssuedPair, issue, read_bundle
+from rackgate.certificates.provided import ProvidedCertificateManager
+from rackgate.certificates.tls import server_context
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
-from rackgate_webhook.certificates.certificates import IssuedPair, issue, read_bundle
-from rackgate_webhook.certificates.provided import ProvidedCertificateManager
-from rackgate_webhook.certificates.tls import call_self, server_context
+from rackgate_webhook.serving.self_call import call_self
 from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import CertificateSettings
 from tests.support.apiserver import FakeApiServer
@@ -54,7 +55,9 @@ def made(
     *names: str, age: timedelta = timedelta(), life: timedelta = timedelta(days=1)
 ) -> IssuedPair:
     """A certificate of an authority of its own, that was issued `age` ago."""
-    return issue(names or ("localhost",), validity=life, now=clock.now() - age)
+    return issue(
+        names or ("localhost",), validity=life, now=clock.now() - age, owner="rackgate-webhook"
+    )
 
 
 def offer(api: FakeApiServer, pair: IssuedPair, **fields: bytes | None) -> None:

@@ -14,9 +14,9 @@ from aiohttp import web
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from rackgate.api.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
+from rackgate.certificates.certificates import read_bundle
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
-from rackgate_webhook.certificates.certificates import read_bundle
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler
 from tests.support.odd_certificates import ODD

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from rackgate.api import names
 from rackgate.api.resources import SECRETS
-from rackgate_webhook.certificates.tls import client_context
+from rackgate.certificates.tls import client_context
 from tests.support.apiserver import FakeApiServer
 from tests.support.objects import RACK, flavor, job
 from tests.support.waiting import until

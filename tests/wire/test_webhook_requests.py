@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rackgate_webhook.serving.bodies import MAX_BODY_BYTES
-from rackgate_webhook.serving.connections import CLOSED
+from rackgate_webhook.serving.server import CONNECTIONS
 from tests.support.objects import RACK, job
 from tests.unit.webhook.reviews import body, patch_of
 from tests.wire.webhook_server import (
@@ -96,12 +96,12 @@ async def test_what_anybody_may_send_is_no_error_of_ours(
     sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error in the log wakes a person."""
-    before = count(CLOSED, reason="garbage")
+    before = count(CONNECTIONS.closed, reason="garbage")
     async with serving() as server, connected(server) as (reader, writer):
         writer.write(sent)
         await asyncio.wait_for(reader.read(), 30)
     assert [entry.message for entry in caplog.records if entry.levelno >= logging.WARNING] == []
-    assert count(CLOSED, reason="garbage") == before + 1
+    assert count(CONNECTIONS.closed, reason="garbage") == before + 1
 
 
 def large_job(size: int) -> dict[str, Any]:

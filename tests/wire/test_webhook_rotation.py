@@ -17,13 +17,14 @@ from structlog.testing import capture_logs
 
 from rackgate.api.resources import SECRETS
 from rackgate.api.timestamps import rfc3339
+from rackgate.certificates.certificates import read_bundle
+from rackgate.certificates.issued import IssuedCertificateManager
+from rackgate.certificates.manager import EXPIRY
+from rackgate.certificates.tls import server_context
 from rackgate.kube.client import Client
 from rackgate.kube.errors import TransportError
 from rackgate.runtime import clock
-from rackgate_webhook.certificates.certificates import read_bundle
-from rackgate_webhook.certificates.issued import IssuedCertificateManager
-from rackgate_webhook.certificates.manager import EXPIRY
-from rackgate_webhook.certificates.tls import call_self, server_context
+from rackgate_webhook.serving.self_call import call_self
 from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import CertificateSettings
 from tests.support.apiserver import FakeApiServer, Fault
@@ -234,7 +235,7 @@ async def test_what_goes_wrong_again_and_again_is_tried_ever_later_and_reported_
 ) -> None:
     """Every replica meets the same refusal, for days."""
     register(api)
-    monkeypatch.setattr("rackgate_webhook.certificates.manager.RETRY_S", 0.02)
+    monkeypatch.setattr("rackgate.certificates.manager.RETRY_S", 0.02)
     every, told = 0.3, "no right"
     replica = keeper(client, check_interval=every)
     looks: list[float] = []

@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from rackgate.api.resources import SECRETS, VALIDATING_CONFIGS
+from rackgate.certificates.certificates import read_bundle
+from rackgate.certificates.issued import IssuedCertificateManager
+from rackgate.certificates.provided import ProvidedCertificateManager
+from rackgate.certificates.tls import server_context, trust_failure
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
-from rackgate_webhook.certificates.certificates import read_bundle
-from rackgate_webhook.certificates.issued import IssuedCertificateManager
-from rackgate_webhook.certificates.provided import ProvidedCertificateManager
-from rackgate_webhook.certificates.tls import server_context, trust_failure
 from rackgate_webhook.settings import CertificateSettings
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler

@@ -16,12 +16,13 @@ import aiohttp
 import pytest
 
 from rackgate.api.resources import SECRETS
+from rackgate.certificates.certificates import IssuedPair, issue
+from rackgate.certificates.tls import client_context, load_pair, server_context
 from rackgate.runtime import clock
 from rackgate.runtime.settings import ConnectionSettings, HealthSettings
-from rackgate_webhook.certificates.certificates import IssuedPair, issue
-from rackgate_webhook.certificates.tls import call_self, client_context, load_pair, server_context
 from rackgate_webhook.service import WebhookService
 from rackgate_webhook.serving.bodies import MAX_BODY_BYTES
+from rackgate_webhook.serving.self_call import call_self
 from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import CertificateSettings, ServingSettings, WebhookSettings
 from tests.support.apiserver import FakeApiServer
@@ -34,7 +35,12 @@ REVIEW = json.dumps(body("batch/Job", job("train", 2, required=RACK))).encode()
 
 
 def pair() -> IssuedPair:
-    return issue(["localhost", "127.0.0.1"], validity=timedelta(days=1), now=clock.now())
+    return issue(
+        ["localhost", "127.0.0.1"],
+        validity=timedelta(days=1),
+        now=clock.now(),
+        owner="rackgate-webhook",
+    )
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from rackgate_ungater.shards.handover import SHARDS, shard_of
 from rackgate_ungater.ungater import Ungater
 from rackgate_ungater.writer import Writer
 from tests.support.apiserver import FakeApiServer, Request
+from tests.support.ungater_invariants import check_invariants
 from tests.support.waiting import until
 
 Object = dict[str, Any]
@@ -205,7 +206,7 @@ class Replica:
     async def has_no_open_requests(self) -> None:
         """Nothing is expected any more."""
         await until(lambda: not self.ungater.machine.expectations)
-        self.ungater.machine.check_invariants()
+        check_invariants(self.ungater.machine)
 
     def is_idle(self) -> bool:
         """No look is under way, and none is due but those that only watch over a time limit."""

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rackgate.api.resources import SECRETS
+from rackgate.certificates.certificates import read_bundle
+from rackgate.certificates.issued import IssuedCertificateManager
+from rackgate.certificates.rotation import TlsSecret, read_secret
+from rackgate.certificates.tls import server_context, trust_failure
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, TransportError
-from rackgate_webhook.certificates.certificates import read_bundle
-from rackgate_webhook.certificates.issued import IssuedCertificateManager
-from rackgate_webhook.certificates.rotation import TlsSecret, read_secret
-from rackgate_webhook.certificates.tls import server_context, trust_failure
 from rackgate_webhook.settings import CertificateSettings
 from tests.support.apiserver import FakeApiServer
 from tests.wire.webhook_world import NAMESPACE, SECRET, registered, secret

@@ -10,13 +10,15 @@ from typing import Any
 
 import aiohttp
 
+from rackgate.certificates.certificates import IssuedPair, issue
+from rackgate.certificates.tls import client_context, load_pair, server_context
 from rackgate.runtime import clock
-from rackgate_webhook.certificates.certificates import IssuedPair, issue
-from rackgate_webhook.certificates.tls import client_context, load_pair, server_context
 from rackgate_webhook.serving.server import REVIEW_DURATION, WebhookServer
 from tests.wire.webhook_world import JSON, REVIEW
 
-MADE: IssuedPair = issue(["localhost"], validity=timedelta(days=1), now=clock.now())
+MADE: IssuedPair = issue(
+    ["localhost"], validity=timedelta(days=1), now=clock.now(), owner="rackgate-webhook"
+)
 TRUSTING = client_context(MADE.authority)
 
 

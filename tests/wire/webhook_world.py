@@ -19,9 +19,9 @@ import aiohttp
 import yaml
 
 from rackgate.api.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
+from rackgate.certificates.tls import client_context
+from rackgate.runtime.connections import IDLE_BEFORE_CLOSE_S
 from rackgate_cli.controlplane import ports
-from rackgate_webhook.certificates.tls import client_context
-from rackgate_webhook.serving.connections import IDLE_BEFORE_CLOSE_S
 from tests.support.apiserver import FakeApiServer
 from tests.support.objects import RACK, job
 from tests.support.standstills import EVERY_S, Standstills, standstills

@@ -103,10 +103,10 @@ class Cluster:
         self, name: str, argv: Sequence[str], url: str, env: Mapping[str, str] | None
     ) -> tuple[processes.Child, ProcessRecord]:
         log = self.folder.logs / f"{name}.log"
+        if env is None:
+            env = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
         try:
-            child, record = processes.spawn(
-                name, argv, log=log, ready_url=url, env=_clean_environment() if env is None else env
-            )
+            child, record = processes.spawn(name, argv, log=log, ready_url=url, env=env)
         except OSError as error:
             raise CommandError(f'cannot start "{name}" ({argv[0]}): {error.strerror}') from error
         self.playground.processes[name] = record
@@ -218,7 +218,3 @@ def _ready_url(site: Site, name: str) -> str:
         "kube-scheduler": f"https://{host}:{site.scheduler_port}/readyz",
         "kwok": f"http://{host}:{site.kwok_port}/healthz",
     }[name]
-
-
-def _clean_environment() -> dict[str, str]:
-    return {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}

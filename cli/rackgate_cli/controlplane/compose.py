@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import yaml
 
-from rackgate.api import names
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
 from rackgate_cli.controlplane import defaults, install, pki
@@ -31,13 +30,14 @@ from rackgate_cli.controlplane.binaries.versions import (
 )
 from rackgate_cli.controlplane.flags import Site, arguments
 from rackgate_cli.controlplane.install import client_with_certificate
-from rackgate_cli.controlplane.services import CONFIG_VERSION
+from rackgate_cli.controlplane.services import common_configuration
 from rackgate_cli.locations import deploy_dir
 
 STATE: Final = "/state"
 MANIFESTS: Final = "/manifests"
 NODES: Final = 64
 WEBHOOK_PORT: Final = 9443
+VISIBILITY: Final = install.VisibilityAddress("assigner", 8443)
 _HEALTH_PORT: Final = 8081
 _MODULE: Final = "rackgate_cli.controlplane.compose"
 _HEADER: Final = """\
@@ -140,17 +140,11 @@ def _own(service: str) -> Service:
 
 def service_configuration(service: str) -> dict[str, Any]:
     """Return the configuration file of one service in its container."""
-    document: dict[str, Any] = {
-        "apiVersion": CONFIG_VERSION,
-        "kind": f"{service.capitalize()}Configuration",
-        "connection": {
-            "server": compose_site().server,
-            "caFile": f"{STATE}/pki/ca.crt",
-            "tokenFile": f"{STATE}/services/{service}/token",
-        },
-        "health": {"port": _HEALTH_PORT},
-        "leaderElection": {"leaseDuration": 15, "namespace": names.SYSTEM_NAMESPACE},
-    }
+    state, token = Path(STATE), Path(STATE) / "services" / service / "token"
+    document = common_configuration(service, compose_site().server, state / "pki", token, 15)
+    document["health"] = {"port": _HEALTH_PORT}
+    if service == "assigner":
+        document["visibility"] = {"port": VISIBILITY.port}
     if service == "webhook":
         document["serving"] = {"port": WEBHOOK_PORT}
         document["certificates"] = {"dnsNames": ["webhook"]}
@@ -171,7 +165,9 @@ def write_pki(state: Path) -> None:
         (state / "services" / f"{service}.yaml").write_text(content)
 
 
-async def install_all(client: Client, state: Path, webhook_url: str) -> None:
+async def install_all(
+    client: Client, state: Path, webhook_url: str, visibility: install.VisibilityAddress
+) -> None:
     """Wait for the API server, install Rackgate, nodes and queues, and write the tokens."""
 
     async def ready() -> bool:
@@ -185,7 +181,7 @@ async def install_all(client: Client, state: Path, webhook_url: str) -> None:
     deploy = deploy_dir()
     await asyncio.gather(
         install.apply_crds(client, deploy),
-        install.apply_basics(client, deploy, webhook_url),
+        install.apply_basics(client, deploy, webhook_url, visibility=visibility),
         install.apply_all(client, defaults.node_documents(NODES)),
     )
     await install.apply_all(client, defaults.queue_documents(NODES))
@@ -195,7 +191,7 @@ async def install_all(client: Client, state: Path, webhook_url: str) -> None:
 
 async def _install(state: Path) -> None:
     async with client_with_certificate(compose_site().server, state / "pki") as client:
-        await install_all(client, state, f"https://webhook:{WEBHOOK_PORT}")
+        await install_all(client, state, f"https://webhook:{WEBHOOK_PORT}", VISIBILITY)
 
 
 def rendered() -> str:

@@ -10,6 +10,7 @@ from typing import Final
 
 SERVICE_ACCOUNT_ISSUER: Final = "https://kubernetes.default.svc"
 SERVICE_CLUSTER_RANGE: Final = "10.0.0.0/16"
+FRONT_PROXY: Final = "front-proxy-client"
 KWOK_NODE_ANNOTATION: Final = "kwok.x-k8s.io/node=fake"
 KWOK_NODE_ADDRESS: Final = "10.128.0.1"
 
@@ -105,6 +106,14 @@ def _apiserver(site: Site) -> list[str]:
         f"--tls-cert-file={site.pki}/kube-apiserver.crt",
         f"--tls-private-key-file={site.pki}/kube-apiserver.key",
         f"--client-ca-file={site.pki}/ca.crt",
+        # The aggregation layer: how the API server proves itself to the servers of APIServices.
+        f"--proxy-client-cert-file={site.pki}/front-proxy-client.crt",
+        f"--proxy-client-key-file={site.pki}/front-proxy-client.key",
+        f"--requestheader-client-ca-file={site.pki}/front-proxy-ca.crt",
+        f"--requestheader-allowed-names={FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         "--authorization-mode=RBAC",
         f"--service-account-issuer={SERVICE_ACCOUNT_ISSUER}",
         f"--service-account-key-file={site.pki}/service-account.pub",

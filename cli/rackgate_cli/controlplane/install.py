@@ -12,6 +12,7 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,7 +21,7 @@ import yaml
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
-from rackgate.features import OSMO_POOLS
+from rackgate.features import OSMO_POOLS, Features
 from rackgate.kube.client import Client
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.errors import (
@@ -38,9 +39,10 @@ from rackgate_cli.controlplane.binaries.versions import KINDS
 from rackgate_cli.controlplane.cluster import Cluster
 from rackgate_cli.controlplane.defaults import QUEUE, Document, node_documents, queue_documents
 from rackgate_cli.controlplane.files import write_private
-from rackgate_cli.controlplane.services import token_file, webhook_port
+from rackgate_cli.controlplane.services import shared_port, token_file
 from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.errors import CommandError
+from rackgate_cli.lists import list_objects
 from rackgate_cli.locations import deploy_dir
 
 T = TypeVar("T")
@@ -81,6 +83,27 @@ def with_local_webhook(document: Document, base_url: str) -> Document:
         service = webhook["clientConfig"].pop("service", None)
         if service is not None:
             webhook["clientConfig"]["url"] = base_url + service.get("path", "/")
+    return changed
+
+
+@dataclass(frozen=True, slots=True)
+class VisibilityAddress:
+    """Where the API server reaches the visibility API: a name that it can resolve, and a port."""
+
+    host: str
+    port: int
+
+
+def with_local_visibility(document: Document, address: VisibilityAddress) -> Document:
+    """Return the Service or an APIService of the visibility API for a server at `address`.
+
+    The API server calls the Service by its external name, as there is no network of pods.
+    """
+    changed: Document = json.loads(json.dumps(document))
+    if changed["kind"] == "Service":
+        changed["spec"] = {"type": "ExternalName", "externalName": address.host}
+    else:
+        changed["spec"]["service"]["port"] = address.port
     return changed
 
 
@@ -270,9 +293,14 @@ async def _served(client: Client, wanted: Iterable[Document]) -> None:
 
 
 async def apply_basics(
-    client: Client, deploy: Path, webhook_url: str | None, *, osmo: bool = False
+    client: Client,
+    deploy: Path,
+    webhook_url: str | None,
+    *,
+    visibility: VisibilityAddress | None,
+    osmo: bool = False,
 ) -> None:
-    """Apply namespace, roles, admission policies and, with a URL, the webhook configurations.
+    """Apply namespace, roles, admission policies and, with addresses, what calls the services.
 
     With `osmo`, also what `deploy/osmo` adds to them. Returns when the roles are in effect.
     """
@@ -289,6 +317,9 @@ async def apply_basics(
                 wanted.append(with_local_webhook(entry, webhook_url))
         elif (entry["apiVersion"], entry["kind"]) in _KINDS and entry["kind"] != "Service":
             wanted.append(entry)
+    if visibility is not None:
+        served = documents(deploy / "visibility")
+        wanted += [with_local_visibility(entry, visibility) for entry in served]
     await apply_all(client, wanted)
     await _roles_authorized(client, rbac)
 
@@ -315,10 +346,9 @@ async def nodes_ready(client: Client, wanted: Iterable[str]) -> None:
     left = set(wanted)
 
     async def ready() -> bool:
-        async for page in client.list_pages(kinds.NODES.path()):
-            for item in json.loads(page)["items"]:
-                if _has(item, "Ready") and not item["spec"].get("taints"):
-                    left.discard(item["metadata"]["name"])
+        for item in await list_objects(client, kinds.NODES):
+            if _has(item, "Ready") and not item["spec"].get("taints"):
+                left.discard(item["metadata"]["name"])
         return not left
 
     await until("all simulated nodes are ready", ready)
@@ -453,12 +483,16 @@ async def _prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> N
     deploy = deploy_dir()
     url = None
     if "webhook" in services:
-        url = f"https://{ports.LOOPBACK}:{webhook_port(cluster)}"
-    osmo = cluster.playground.feature_gates.get(OSMO_POOLS, False)
+        url = f"https://{ports.LOOPBACK}:{shared_port(cluster, 'webhook')}"
+    gates = cluster.playground.feature_gates
+    osmo = gates.get(OSMO_POOLS, False)
+    visibility = None
+    if "assigner" in services and Features.of(gates).visibility_on_demand:
+        visibility = VisibilityAddress("localhost", shared_port(cluster, "visibility"))
     async with admin_client(cluster.folder, cluster.playground) as client:
         await asyncio.gather(
             apply_crds(client, deploy, osmo=osmo),
-            apply_basics(client, deploy, url, osmo=osmo),
+            apply_basics(client, deploy, url, visibility=visibility, osmo=osmo),
             apply_all(client, node_documents(nodes)),
             *(
                 put_operator(client, _operator_documents(cluster, name))

@@ -22,6 +22,7 @@ from rackgate.runtime.pki import (
     make_authority,
 )
 from rackgate_cli.controlplane.files import write_private
+from rackgate_cli.controlplane.flags import FRONT_PROXY
 from rackgate_cli.errors import CommandError
 
 _LIFETIME: Final = datetime.timedelta(days=3650)
@@ -44,10 +45,17 @@ def ensure_pki(folder: Path, names: Sequence[str]) -> None:
         folder: made with mode 0700; keys get mode 0600.
         names: DNS names and addresses every serving certificate is valid for.
     """
-    finished = folder / "complete"
-    if finished.exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not (folder / "complete").exists():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write_all(folder, names)
+        (folder / "complete").touch()
+    # Folders of older versions have none.
+    if not (folder / f"{FRONT_PROXY}.crt").exists():
+        proxy = _authority(folder, "front-proxy-ca", "rackgate-playground-front-proxy")
+        _leaf(folder / FRONT_PROXY, proxy, FRONT_PROXY, (), ())
+
+
+def _write_all(folder: Path, names: Sequence[str]) -> None:
     cluster = _authority(folder, "ca", "rackgate-playground")
     etcd = _authority(folder, "etcd-ca", "rackgate-playground-etcd")
     for server in SERVERS:
@@ -59,7 +67,6 @@ def ensure_pki(folder: Path, names: Sequence[str]) -> None:
     _leaf(folder / "etcd-server", etcd, "etcd", (), (*names, "etcd"))
     _leaf(folder / "etcd-client", etcd, "kube-apiserver", (), ())
     _service_account_keys(folder)
-    finished.touch()
 
 
 def ensure_operator(folder: Path, name: str, user: str, names: Sequence[str]) -> Path:

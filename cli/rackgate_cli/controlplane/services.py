@@ -19,6 +19,8 @@ from rackgate_cli.errors import CommandError
 
 CONFIG_VERSION: Final = "config.rackgate.dev/v1alpha1"
 
+# Ports that all replicas of a service share, by name, with the service.
+SHARED_PORTS: Final = {"webhook": "webhook", "visibility": "assigner"}
 # A standby waits this long after the Lease expires: writes of a killed holder may still arrive.
 REQUEST_TIMEOUT_S: Final = 4
 # There is no load balancer that has to notice when a local replica stops.
@@ -51,7 +53,7 @@ def start_services(cluster: Cluster, services: tuple[str, ...]) -> None:
     ]
     for service in services:
         _raise_if_missing(service)
-    own_ports = ["webhook", *(name for _, name in wanted)]
+    own_ports = [*SHARED_PORTS, *(name for _, name in wanted)]
     free = {name: playground.ports.get(name) for name in own_ports if _needs_port(cluster, name)}
     with ports.reserved(free) as chosen:
         playground.ports.update(chosen)
@@ -77,38 +79,34 @@ def running_replicas(cluster: Cluster, service: str) -> list[str]:
     return sorted(found, key=lambda name: int(name.rpartition("-")[2]))
 
 
-def webhook_port(cluster: Cluster) -> int:
-    """Return the port that all webhook replicas share; it is chosen once."""
+def shared_port(cluster: Cluster, name: str) -> int:
+    """Return a port of `SHARED_PORTS`; it is chosen once."""
     known = cluster.playground.ports
-    if "webhook" not in known:
-        with ports.reserved({"webhook": None}) as chosen:
+    if name not in known:
+        with ports.reserved({name: None}) as chosen:
             known.update(chosen)
         cluster.folder.save(cluster.playground)
-    return known["webhook"]
+    return known[name]
 
 
 def configuration(cluster: Cluster, service: str, name: str) -> dict[str, Any]:
     """Return the configuration file of one replica."""
     playground, folder = cluster.playground, cluster.folder
-    document: dict[str, Any] = {
-        "apiVersion": CONFIG_VERSION,
-        "kind": f"{service.capitalize()}Configuration",
-        "connection": {
-            "server": playground.server,
-            "caFile": str(folder.pki / "ca.crt"),
-            "tokenFile": str(token_file(folder, service)),
-            "requestTimeout": REQUEST_TIMEOUT_S,
-        },
-        "health": {"host": ports.LOOPBACK, "port": playground.ports[name]},
-        "leaderElection": {
-            "leaseDuration": playground.lease_duration,
-            "namespace": names.SYSTEM_NAMESPACE,
-        },
-    }
+    token = token_file(folder, service)
+    document = common_configuration(
+        service, playground.server, folder.pki, token, playground.lease_duration
+    )
+    document["connection"]["requestTimeout"] = REQUEST_TIMEOUT_S
+    document["health"] = {"host": ports.LOOPBACK, "port": playground.ports[name]}
     if service != "webhook":
         document["leaderElection"]["stateDir"] = str(folder.services / f"{name}.state")
     if playground.feature_gates:
         document["featureGates"] = dict(playground.feature_gates)
+    if service == "assigner":
+        document["visibility"] = {
+            "host": ports.LOOPBACK,
+            "port": playground.ports["visibility"],
+        }
     if service == "webhook":
         document["serving"] = {
             "host": ports.LOOPBACK,
@@ -117,6 +115,22 @@ def configuration(cluster: Cluster, service: str, name: str) -> dict[str, Any]:
         }
         document["certificates"] = {"dnsNames": ["localhost"], "ipAddresses": [ports.LOOPBACK]}
     return document
+
+
+def common_configuration(
+    service: str, server: str, pki: Path, token: Path, lease_duration: float
+) -> dict[str, Any]:
+    """Return the part of a service's configuration file that no service lacks."""
+    return {
+        "apiVersion": CONFIG_VERSION,
+        "kind": f"{service.capitalize()}Configuration",
+        "connection": {
+            "server": server,
+            "caFile": str(pki / "ca.crt"),
+            "tokenFile": str(token),
+        },
+        "leaderElection": {"leaseDuration": lease_duration, "namespace": names.SYSTEM_NAMESPACE},
+    }
 
 
 def _write_config(cluster: Cluster, service: str, name: str) -> None:
@@ -129,9 +143,9 @@ def _write_config(cluster: Cluster, service: str, name: str) -> None:
 
 
 def _needs_port(cluster: Cluster, name: str) -> bool:
-    if name != "webhook":
+    if name not in SHARED_PORTS:
         return cluster.running(name) is None
-    replicas = running_replicas(cluster, "webhook")
+    replicas = running_replicas(cluster, SHARED_PORTS[name])
     return not any(cluster.running(replica) for replica in replicas)
 
 

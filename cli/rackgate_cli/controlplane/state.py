@@ -76,10 +76,11 @@ class StateFolder:
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as error:
-            raise CommandError(f"{self.record} is damaged: {error}") from error
+            raise CommandError(f"{self.record} cannot be decoded: {error}") from error
         if playground.format != _FORMAT:
             raise CommandError(
-                f"{self.record} has format {playground.format}, this rackgate knows {_FORMAT}"
+                f"{self.record} has format {playground.format}, and this version of rackgate "
+                f"supports {_FORMAT}"
             )
         return playground
 

@@ -27,8 +27,8 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "demo",
         run,
-        summary="run the main job, live, on a playground",
-        description="Starts a playground (2 blocks x 4 racks x 8 nodes) and runs a story on it. "
+        summary="run example jobs on a playground and check their placement",
+        description="Starts a playground (2 blocks x 4 racks x 8 nodes) and runs jobs on it. "
         "job: one Job requires a rack, one prefers a rack and is spread over a block, and one is "
         "pending with a reason and starts when the first one ends. jobset: leaders, and workers "
         "of which each job has a rack and all share a block. raycluster: Ray's autoscaler resizes "
@@ -40,15 +40,21 @@ def add_parser(subparsers: Subparsers) -> None:
             "rackgate demo --state DIR --limit 120",
         ),
         exit_codes={
-            0: "every placement was checked against the API server's objects",
-            1: "something is not as promised, or did not happen in time",
-            2: "the command line is wrong",
+            0: "every placement is correct by the objects of the API server",
+            1: "a check failed, or a step took too long",
+            2: "the command line is invalid",
         },
     )
     parser.add_argument("--state", metavar="DIR", help="folder of the playground")
-    parser.add_argument("--kind", choices=KINDS, default="job", help="which story (default: job)")
     parser.add_argument(
-        "--limit", type=float, default=90, metavar="SECONDS", help="for each step (default 90)"
+        "--kind", choices=KINDS, default="job", help="kind of the example jobs (default: job)"
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=90,
+        metavar="SECONDS",
+        help="timeout of each step (default 90)",
     )
 
 
@@ -73,7 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
     except (CommandError, KubeError) as error:
         raise CommandError(f"{error}{not_ready_components(status(state))}") from error
     finally:
-        sys.stdout.write(f"the playground stays up; end it with: rackgate down --state {state}\n")
+        sys.stdout.write(
+            f"the playground keeps running; stop it with: rackgate down --state {state}\n"
+        )
 
 
 def _stories() -> dict[str, type[Story]]:
@@ -102,11 +110,9 @@ async def _run_story(kind: type[Story], client: Client, limit_s: float) -> int:
     for line in story.legend:
         console.print(f"  {line}")
     for failure in failures:
-        console.print(f"[red]not as promised:[/red] {failure}")
+        console.print(f"[red]failed:[/red] {failure}")
     if not failures:
-        console.print(
-            "every placement was checked against the API server's objects: all as promised"
-        )
+        console.print("all placements are correct by the objects of the API server")
     return 1 if failures else 0
 
 

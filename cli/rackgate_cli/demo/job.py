@@ -176,7 +176,7 @@ class JobStory(Story):
     def live_view(self) -> RenderableType:
         """The picture, and a line per Job with its state."""
         table = Table(pad_edge=False)
-        for heading in ("job", "asks for", "pods", "state"):
+        for heading in ("job", "requests", "pods", "state"):
             table.add_column(heading)
         bound = self.bound
         for job in DEMO_JOBS:

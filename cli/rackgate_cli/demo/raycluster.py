@@ -80,12 +80,12 @@ class RayClusterStory(Story):
         await self._check_bound(FIRST)
         self._first = self._uids()
 
-        self.say(f"Ray asks for {GROWN} workers")
+        self.say(f"Ray's autoscaler requests {GROWN} workers")
         await self._resize(GROWN)
         await self._check_bound(GROWN)
         await self._check_merged(GROWN)
 
-        self.say(f"Ray asks for {ASKED} workers; the block has capacity for {MOST}")
+        self.say(f"Ray's autoscaler requests {ASKED} workers; the block fits {MOST}")
         await self._resize(ASKED)
         await self._check_bound(MOST)
         await self._check_pending()
@@ -135,7 +135,7 @@ class RayClusterStory(Story):
             self.say(f"[bold]{RAY_NAME}[/bold] resizes: {resize['message']}")
             return True
 
-        await self.until("the Workload says what is pending", resize_requested)
+        await self.until("the Workload shows which workers are pending", resize_requested)
 
     async def _resize(self, count: int) -> None:
         group = "/spec/workerGroupSpecs/0"

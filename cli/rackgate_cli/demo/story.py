@@ -22,6 +22,7 @@ from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.errors import NotFoundError
 from rackgate_cli.errors import CommandError
+from rackgate_cli.lists import list_objects
 
 Object: TypeAlias = dict[str, Any]
 
@@ -142,7 +143,7 @@ def picture(
     racks: dict[tuple[str, str], list[str]] = {}
     for name in sorted(nodes):
         racks.setdefault((nodes[name][BLOCK], nodes[name][RACK]), []).append(name)
-    table = Table(title="who runs in which rack", title_justify="left", pad_edge=False)
+    table = Table(title="pods by rack", title_justify="left", pad_edge=False)
     for heading in ("block", "rack", "hosts: job and rank"):
         table.add_column(heading)
     last = None
@@ -297,11 +298,8 @@ class Story(ABC):
 
     async def listed(self, kind: Resource, *, everywhere: bool = False) -> list[Object]:
         """Every object of a kind in the story's namespace, or in all of them."""
-        items: list[Object] = []
-        path = kind.path(NAMESPACE if kind.namespaced and not everywhere else None)
-        async for page in self.client.list_pages(path):
-            items.extend(json.loads(page)["items"])
-        return items
+        namespace = NAMESPACE if kind.namespaced and not everywhere else None
+        return await list_objects(self.client, kind, namespace=namespace)
 
     async def workload_of(self, name: str) -> Object | None:
         """The Workload of a job of the story, None while there is none."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rackgate.features import Features
 from rackgate_cli.errors import CommandError, UsageError
-from rackgate_cli.verbs import add_target, add_verb
+from rackgate_cli.verbs import add_target, add_verb, whole_number
 
 if TYPE_CHECKING:
+    from rackgate_assigner.settings import AssignerSettings
     from rackgate_cli.verbs import Subparsers
 
 
@@ -37,7 +36,7 @@ def add_parser(subparsers: Subparsers) -> None:
         exit_codes={
             0: "explained",
             1: "no such Workload or job, or the cluster cannot be read",
-            2: "the command line, the file or the manifest in it is wrong",
+            2: "the command line, the file or its manifest is invalid",
         },
         note="--schema describes the JSON. Its apiVersion changes when a field changes meaning.",
     )
@@ -54,14 +53,14 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FILE",
         help="a Job, JobSet, RayCluster or Workload, YAML or JSON; - for standard input",
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of --json")
     parser.add_argument(
         "--top",
-        type=_top,
+        type=whole_number(1, 1000),
         default=3,
         metavar="N",
-        help="how many domains, holders and names to list (default %(default)s)",
+        help="maximum number of entries in each list (default %(default)s)",
     )
     parser.add_argument(
         "--levels",
@@ -77,16 +76,6 @@ def add_parser(subparsers: Subparsers) -> None:
         help="the assigner's configuration file, if its feature gates or resources are not default",
     )
     add_target(parser)
-
-
-def _top(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number') from None
-    if not 1 <= number <= 1000:
-        raise argparse.ArgumentTypeError(f'"{text}" is not between 1 and 1000')
-    return number
 
 
 def _check_name(text: str) -> None:
@@ -108,13 +97,13 @@ def run(arguments: argparse.Namespace) -> int:
     from rackgate.kube.errors import KubeError
     from rackgate_assigner.explain.explanation import Explanation, schema
     from rackgate_cli.explain.view import blocks
-    from rackgate_cli.tables import show
+    from rackgate_cli.tables import show, show_json
 
     if arguments.schema:
-        sys.stdout.write(_pretty(schema()))
+        show_json(schema())
         return 0
     if arguments.workload is None and arguments.file is None:
-        raise UsageError("name a Workload or its job, or a file with -f")
+        raise UsageError("specify a Workload, its job, or a file with -f")
     if arguments.workload is not None:
         _check_name(arguments.workload)
     try:
@@ -122,46 +111,47 @@ def run(arguments: argparse.Namespace) -> int:
     except KubeError as error:
         raise CommandError(f"the cluster cannot be read: {error}") from error
     if arguments.json:
-        sys.stdout.write(_pretty(msgspec.to_builtins(found)))
+        show_json(msgspec.to_builtins(found))
     else:
         show(blocks(found, arguments.levels))
     return 2 if found.state == "invalid" else 0
 
 
-def _pretty(value: Any) -> str:
-    import json
-
-    # Escaped, so that names from a cluster cannot control the terminal.
-    return json.dumps(value, indent=2) + "\n"
-
-
 async def _explain(arguments: argparse.Namespace) -> Any:
     from rackgate_cli.explain.explainer import WorkloadExplainer
     from rackgate_cli.explain.manifest import load
-    from rackgate_cli.target import cluster_target
+    from rackgate_cli.target import target_of
 
     # A malformed file is reported before any cluster is read.
     document = load(arguments.file, arguments.workload) if arguments.file is not None else None
-    features, excluded = _settings(arguments.config)
-    target = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
+    settings = _settings(arguments.config)
+    target = target_of(arguments, "explain")
     async with target.client() as client:
-        asking = WorkloadExplainer(client, features, excluded, arguments.top)
+        asking = WorkloadExplainer(
+            client,
+            settings.features,
+            tuple(settings.resources.exclude_resource_prefixes),
+            arguments.top,
+            fair_sharing=settings.fair_sharing.strategies(),
+            admission_fair_sharing=settings.admission_fair_sharing.rules(settings.features),
+        )
         if document is not None:
             return await asking.manifest(document, arguments.namespace, target.namespace)
         namespace, _, name = arguments.workload.rpartition("/")
         if namespace and arguments.namespace and namespace != arguments.namespace:
-            raise UsageError(f'two namespaces: "{namespace}" and "{arguments.namespace}"')
+            raise UsageError(
+                f'WORKLOAD is in namespace "{namespace}", --namespace is "{arguments.namespace}"'
+            )
         namespace = namespace or arguments.namespace or target.namespace
         return await asking.named(namespace, name)
 
 
-def _settings(config: Path | None) -> tuple[Features, tuple[str, ...]]:
-    """Feature gates and excluded resources of the assigner."""
+def _settings(config: Path | None) -> AssignerSettings:
+    """Settings of the assigner."""
     from rackgate.runtime.settings import SettingsError, load_settings
     from rackgate_assigner.settings import AssignerSettings
 
     try:
-        settings = load_settings(AssignerSettings, service="assigner", config=config)
+        return load_settings(AssignerSettings, service="assigner", config=config)
     except (SettingsError, OSError) as error:
         raise UsageError(f"{config}: {error}") from error
-    return settings.features, tuple(settings.resources.exclude_resource_prefixes)

@@ -20,6 +20,7 @@ from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.explain.explanation import Explanation, FieldProblem, Remedy, Resize
 from rackgate_assigner.explain.running import find_unhealthy_nodes, pods_of, with_pod_status
 from rackgate_assigner.jobs.state import is_managed
+from rackgate_assigner.quota.admission_fair_sharing import AdmissionFairSharing
 from rackgate_assigner.workload.info import WorkloadInfo, workload_info
 from rackgate_cli.errors import CommandError
 from rackgate_cli.explain.manifest import (
@@ -39,7 +40,14 @@ class WorkloadExplainer:
     """Explains Workloads of one cluster; reads the cluster again for each."""
 
     def __init__(
-        self, client: Client, features: Features, excluded: tuple[str, ...], top: int
+        self,
+        client: Client,
+        features: Features,
+        excluded: tuple[str, ...],
+        top: int,
+        *,
+        fair_sharing: tuple[str, ...] | None = None,
+        admission_fair_sharing: AdmissionFairSharing | None = None,
     ) -> None:
         """Prepare.
 
@@ -48,9 +56,12 @@ class WorkloadExplainer:
             features: gates of the assigner.
             excluded: prefixes of resources that it does not count.
             top: how many domains, holders and names to list each time.
+            fair_sharing: strategies of preemption in their order; None: fair sharing is off.
+            admission_fair_sharing: how usage orders LocalQueues; None: it does not.
         """
+        self._fair_sharing = fair_sharing
         self._client, self._features, self._top = client, features, top
-        self._excluded = excluded
+        self._excluded, self._admission_fair_sharing = excluded, admission_fair_sharing
 
     async def manifest(
         self, document: dict[str, Any], namespace: str | None, default: str
@@ -70,7 +81,9 @@ class WorkloadExplainer:
         if workload is None:
             return await self._job(namespace, name, found)
         key = workload.metadata.key
-        explanation = workload_explanation.explain(found.cache, key, self._features, self._top)
+        explanation = workload_explanation.explain(
+            found.cache, key, self._features, self._top, fair_sharing=self._fair_sharing
+        )
         if explanation is None:
             raise CommandError(f'Workload "{key}" cannot be read')
         explanation = msgspec.structs.replace(
@@ -85,7 +98,9 @@ class WorkloadExplainer:
         )
 
     async def _read(self, namespace: str) -> ClusterReading:
-        return await read(self._client, Cache(self._features, self._excluded), namespace)
+        rules = self._admission_fair_sharing
+        cache = Cache(self._features, self._excluded, admission_fair_sharing=rules)
+        return await read(self._client, cache, namespace)
 
     async def _requested_counts(self, workload: Workload) -> Mapping[str, int] | None:
         """What the job of an elastic Workload requests now; None if it cannot be read."""
@@ -160,7 +175,12 @@ class WorkloadExplainer:
             workload_info(manifest.workload, None, self._excluded)
         )
         explanation = workload_explanation.explain_row(
-            found.cache, row, "notSubmitted", self._features, self._top
+            found.cache,
+            row,
+            "notSubmitted",
+            self._features,
+            self._top,
+            fair_sharing=self._fair_sharing,
         )
         job = manifest.name if manifest.kind != WORKLOAD else ""
         job_kind = manifest.kind if job else ""
@@ -324,7 +344,11 @@ def _line(
 ) -> Resize:
     """The entry of one PodSet and its slices."""
     beside = sum(
-        _pods(one) for one in slices if one.uid not in row.merged_slices and _is_admitted(one)
+        _pods(one)
+        for one in slices
+        if one.uid not in row.merged_slices
+        and (one.reserved is not None and one.admitted)
+        and not (one.evicted or one.deleting)
     )
     waiting = [one for one in slices if one.pending]
     pods = sum(_pods(one) for one in waiting)
@@ -337,10 +361,6 @@ def _line(
         more_slices=max(0, len(waiting) - top),
         because=next((one.pending_message or one.pending_reason for one in waiting), ""),
     )
-
-
-def _is_admitted(row: WorkloadInfo) -> bool:
-    return row.reserved is not None and row.admitted and not (row.evicted or row.deleting)
 
 
 def _pods(row: WorkloadInfo) -> int:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
 
-from rackgate.api.names import GROUP, QUEUE_LABEL, TOPOLOGY_ANNOTATIONS
+from rackgate.api.names import GROUP, QUEUE_LABEL
 from rackgate.features import RENDER_FOR_KAI
 from rackgate.jobframework.errors import FieldError, MalformedError
 from rackgate.jobframework.generic_job import GenericJob, JobLike
@@ -18,14 +17,12 @@ from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.kai import KAI_SCHEDULER, is_for_kai
 from rackgate.jobframework.managed import is_child_of_job
 from rackgate.jobframework.registry import JOB, KINDS, enabled_elastic_kinds, kind_of
-from rackgate.jobframework.templates import annotations_of
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.jobs.patches import workload_body
 from rackgate_assigner.jobs.state import Priority, is_managed, resolve_priority
 from rackgate_cli.errors import UsageError
 from rackgate_cli.explain.reading import ClusterReading
-from rackgate_cli.input_files import read_upto
-from rackgate_cli.plain_yaml import plain_documents
+from rackgate_cli.plain_yaml import read_plain_yaml
 from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.review import Review
 from rackgate_webhook.admission.validate import validate
@@ -35,9 +32,7 @@ MAX_BYTES: Final = 8 * 2**20
 LAST: Final = "9999-12-31T23:59:59Z"
 Document = dict[str, Any]
 WORKLOAD: Final = "Workload"
-_KAI_KINDS: Final = (
-    f"spec.template.spec.schedulerName is {KAI_SCHEDULER}: the webhook's gate {RENDER_FOR_KAI}"
-)
+_FOR_KAI: Final = f"spec.template.spec.schedulerName is {KAI_SCHEDULER}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +91,8 @@ def _as_json(document: Document, path: str) -> Document:
 
 
 def _documents(path: str) -> list[Document]:
-    raw = read_upto(path, MAX_BYTES)
-    if len(raw) > MAX_BYTES:
-        raise UsageError(f'"{path}" is larger than {MAX_BYTES >> 20} MiB')
     flat: list[Document] = []
-    for document in plain_documents(path, raw):
+    for document in read_plain_yaml(path, MAX_BYTES):
         listed = document.get("items") if isinstance(document, dict) else None
         several = listed if isinstance(listed, list) else [document]
         flat += [one for one in several if isinstance(one, dict)]
@@ -165,7 +157,7 @@ def _identity(document: Document, namespace: str | None, default: str) -> Docume
     if own is not None and not isinstance(own, str):
         raise MalformedError("metadata.namespace", "a string", own)
     if own and namespace and own != namespace:
-        raise UsageError(f'the manifest says namespace "{own}", the command line "{namespace}"')
+        raise UsageError(f'the manifest is in namespace "{own}", --namespace is "{namespace}"')
     meta = {"name": "", **metadata, "namespace": own or namespace or default}
     return {**document, "metadata": meta}
 
@@ -179,18 +171,23 @@ def _job(
     for_kai = kind is JOB and not stored and is_for_kai(document, {})
     if for_kai and features.render_for_kai:
         return SubmissionPreview(
-            key, kind.name, unmanaged_reason=f"{_KAI_KINDS} hands it over to KAI"
+            key,
+            kind.name,
+            unmanaged_reason=f"{_FOR_KAI}, so KAI schedules it (feature gate {RENDER_FOR_KAI})",
         )
     review = Review("explain", name, "CREATE", document, {})
     change = mutate(review, elastic_kinds=elastic_kinds)
     if for_kai:
-        change.warnings.append(f"{_KAI_KINDS}, where it is on, hands the Job over to KAI instead")
+        change.warnings.append(
+            f"{_FOR_KAI}: KAI schedules it if feature gate {RENDER_FOR_KAI} of the webhook is on"
+        )
     mutated = applied(document, change.operations)
     both = features.required_and_preferred
     judged = replace(review, object=mutated)
-    errors = validate(judged, both_levels=both, elastic_kinds=elastic_kinds).errors
-    if errors:
-        return SubmissionPreview(key, kind.name, errors=errors, warnings=change.warnings)
+    answer = validate(judged, both_levels=both, elastic_kinds=elastic_kinds)
+    warnings = [*change.warnings, *answer.warnings]
+    if answer.errors:
+        return SubmissionPreview(key, kind.name, errors=answer.errors, warnings=warnings)
     job = kind.decode(msgspec.json.encode(mutated))
     templates = kind.templates(kind.manifest(job))
     missing = list(_without_template(kind, templates))
@@ -198,19 +195,16 @@ def _job(
         return SubmissionPreview(key, kind.name, errors=missing)
     if not is_managed(job):
         return SubmissionPreview(
-            key, kind.name, warnings=change.warnings, unmanaged_reason=why_job_not_managed(job)
+            key, kind.name, warnings=warnings, unmanaged_reason=why_job_not_managed(job)
         )
     unmanaged = why_namespace_not_managed(job, found)
     if unmanaged:
-        return SubmissionPreview(
-            key, kind.name, warnings=change.warnings, unmanaged_reason=unmanaged
-        )
+        return SubmissionPreview(key, kind.name, warnings=warnings, unmanaged_reason=unmanaged)
     priority = resolve_priority(job, found.workload_classes, found.classes)
-    warnings = [*change.warnings, *_misspelled_annotations(templates)]
     if priority.missing is not None:
         class_kind, _, named = priority.missing.partition("/")
         warnings.append(
-            f'{class_kind} "{named}" does not exist: no Workload is created before it does'
+            f'{class_kind} "{named}" does not exist: no Workload is created until it does'
         )
         priority = Priority()
     elastic = kind.name in elastic_kinds and kind.is_elastic(kind.manifest(job))
@@ -227,17 +221,6 @@ def _without_template(
     for one in templates:
         if not one.template:
             yield FieldError(one.path, f"a {kind.name} needs a pod template")
-
-
-def _misspelled_annotations(templates: Sequence[PodTemplate]) -> Iterator[str]:
-    """Annotations similar to a topology request; nothing else warns about them."""
-    found = {key for one in templates for key in annotations_of(one.template)}
-    for key in sorted(found):
-        if key in TOPOLOGY_ANNOTATIONS or not key.startswith(f"{GROUP}/"):
-            continue
-        near = get_close_matches(key, TOPOLOGY_ANNOTATIONS, n=1, cutoff=0.9)
-        if near:
-            yield f'annotation "{key}" asks for nothing; did you mean "{near[0]}"?'
 
 
 def why_job_not_managed(job: JobLike) -> str:
@@ -274,13 +257,14 @@ def _workload(
     review = Review("explain", f"{GROUP}/Workload", "CREATE", document, {})
     change = mutate(review)
     mutated = applied(document, change.operations)
-    errors = validate(replace(review, object=mutated), both_levels=both_levels).errors
-    if errors:
-        return SubmissionPreview(key, kind, errors=errors, warnings=warnings)
+    answer = validate(replace(review, object=mutated), both_levels=both_levels)
+    warnings = [*warnings, *change.warnings, *answer.warnings]
+    if answer.errors:
+        return SubmissionPreview(key, kind, errors=answer.errors, warnings=warnings)
     meta = {**mutated["metadata"], "creationTimestamp": LAST, "name": key.partition("/")[2]}
     body = {**mutated, "metadata": meta, "status": {}}
     workload = msgspec.json.decode(msgspec.json.encode(body), type=Workload)
-    return SubmissionPreview(key, kind, workload, warnings=[*warnings, *change.warnings])
+    return SubmissionPreview(key, kind, workload, warnings=warnings)
 
 
 def _field_error(error: msgspec.ValidationError) -> FieldError:

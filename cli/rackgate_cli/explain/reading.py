@@ -8,22 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError
+from rackgate.kube.errors import ForbiddenError, KubeError, NotFoundError
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import core, kueue
-from rackgate.wire.lists import page_items
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.watches import BOUND, decode_pod, decode_workload, decoder
 from rackgate_cli.errors import CommandError, first_error
+from rackgate_cli.lists import Decode, Progress, list_decoded
 from rackgate_cli.managed import Selectors, selectors
-from rackgate_cli.target import Progress
 
-TRIES: Final = 3
 # A user who may not list these still gets an explanation.
 OPTIONAL: Final = (
     kinds.WORKLOAD_PRIORITY_CLASSES,
@@ -33,7 +29,6 @@ OPTIONAL: Final = (
     kinds.LIMIT_RANGES,
     kinds.RUNTIME_CLASSES,
 )
-Decode = Callable[[bytes | msgspec.Raw], Any]
 
 
 @dataclass(slots=True)
@@ -67,10 +62,10 @@ async def read(client: Client, cache: Cache, namespace: str) -> ClusterReading:
         client: only lists.
         cache: an empty cache.
         namespace: of the Workload. It and its LimitRanges are read alone if those of the whole
-            cluster may not be listed.
+            cluster cannot be listed.
 
     Raises:
-        CommandError: something necessary may not be listed, or Rackgate is not installed.
+        CommandError: something necessary cannot be listed, or Rackgate is not installed.
     """
     reader = _Reader(client, ClusterReading(cache), namespace)
     try:
@@ -136,19 +131,19 @@ class _Reader:
             for kind in self._cache_setters:
                 if kind is not kinds.WORKLOADS:
                     spawn(group, self._fetch(kind), f"list {kind.plural}")
-            spawn(group, self._selectors(), "list webhook configurations")
+            selecting = spawn(group, selectors(self.client), "list webhook configurations")
+        self.found.selectors = selecting.result()
         await self._fetch(kinds.WORKLOADS)
         for kind, (_, add, _params) in self._cache_setters.items():
             for item in self._lists[kind]:
                 add(item)
 
-    async def _selectors(self) -> None:
-        self.found.selectors = await selectors(self.client)
-
     async def _fetch(self, kind: kinds.Resource) -> None:
         decode, _, params = self._cache_setters[kind]
         try:
-            found = await _pages(self.client, kind.path(), decode, params, self.progress)
+            found = await list_decoded(
+                self.client, kind, decode, params=params, progress=self.progress
+            )
         except (ForbiddenError, NotFoundError) as error:
             if kind not in OPTIONAL:
                 raise _list_error(kind, error) from error
@@ -156,45 +151,23 @@ class _Reader:
         self._lists[kind] = found
 
     async def _fallback(self, kind: kinds.Resource, decode: Decode) -> list[Any]:
-        """The objects of a kind that may be read although the kind may not be listed."""
+        """The objects of a kind that may be read although the kind cannot be listed."""
         if kind is kinds.NAMESPACES:
             with contextlib.suppress(KubeError):
                 return [decode(await self.client.get(kind.path(None, self.namespace)))]
         if kind is kinds.LIMIT_RANGES:
             with contextlib.suppress(KubeError):
-                return await _pages(self.client, kind.path(self.namespace), decode, None)
+                return await list_decoded(self.client, kind, decode, namespace=self.namespace)
         self.found.warnings.append(f"{kind.plural} cannot be listed and are ignored")
         return []
-
-
-async def _pages(
-    client: Client,
-    path: str,
-    decode: Decode,
-    params: Mapping[str, str] | None,
-    progress: Progress | None = None,
-) -> list[Any]:
-    """All objects of a collection; starts again if the list expired."""
-    for attempt in range(TRIES):
-        items: list[Any] = []
-        try:
-            async for page in client.list_pages(path, params):
-                raws = page_items(page)
-                items += [decode(raw) for raw in raws]
-                if progress is not None:
-                    progress.add(path.rpartition("/")[2], len(raws))
-        except GoneError:
-            if attempt == TRIES - 1:
-                raise
-        else:
-            return items
-    return []
 
 
 async def podset_pods(client: Client, namespace: str) -> list[core.Pod]:
     """Pods of a namespace with the podset label, gated ones too."""
     params = {"labelSelector": names.PODSET_LABEL}
-    return await _pages(client, kinds.PODS.path(namespace), decoder(core.Pod), params)
+    return await list_decoded(
+        client, kinds.PODS, decoder(core.Pod), namespace=namespace, params=params
+    )
 
 
 def _list_error(kind: kinds.Resource, error: KubeError) -> CommandError:

@@ -67,6 +67,9 @@ def blocks(found: Explanation, levels: Sequence[str] = ()) -> Iterator[Block]:
     if found.quota:
         yield Heading("QUOTA")
         yield _quota(found.quota)
+    if found.not_preempted:
+        yield Heading("NOT PREEMPTED")
+        yield _not_preempted(found)
     if found.queue is not None and found.queue.local_queue:
         yield Heading("QUEUE")
         yield Grid((), list(_queue(found.queue)))
@@ -108,12 +111,14 @@ def _flavor(view: FlavorView, levels: Sequence[str]) -> Iterator[Block]:
         if (level.asked or levels) and level.best:
             yield Heading(f"BEST of {level.level}")
             yield Grid(
-                ("DOMAIN", "FITS", "USABLE NODES", "TIGHTEST", "LACKS", "HELD BY"),
+                ("DOMAIN", "FITS", "USABLE NODES", "TIGHTEST", "LACKS", "USED BY"),
                 [_domain(domain) for domain in level.best],
             )
     if view.excluded:
         yield Heading("EXCLUDED NODES")
-        yield Grid(("NODES", "WHY", "", "FOR EXAMPLE"), [_exclusion(e) for e in view.excluded])
+        yield Grid(
+            ("NODES", "REASON", "DETAIL", "EXAMPLES"), [_exclusion(e) for e in view.excluded]
+        )
     for other in view.overlaps:
         yield Line(
             f"{other.nodes} of its nodes also belong to flavor {other.flavor}: a node must belong "
@@ -148,7 +153,7 @@ def _domain_rows(view: FlavorView) -> Iterator[Block]:
         for place in part.places
     ]
     more = sum(part.domains - len(part.places) for part in view.places)
-    yield Grid(("PODSET", "WOULD GO TO", "PODS"), rows)
+    yield Grid(("PODSET", "DOMAIN", "PODS"), rows)
     if more:
         yield Line(_more_domains(more))
 
@@ -226,8 +231,18 @@ def _quota(lines: Sequence[QuotaLine]) -> Grid:
         )
         for line in lines
     ]
-    headings = ("FLAVOR", "RESOURCE", "REQUESTED", "IN USE", "MISSING", "PROBLEM", "HELD BY")
+    headings = ("FLAVOR", "RESOURCE", "REQUESTED", "IN USE", "MISSING", "PROBLEM", "USED BY")
     return Grid(headings, rows)
+
+
+def _not_preempted(found: Explanation) -> Grid:
+    rows = [
+        (one.workload, one.cluster_queue, str(one.priority), one.text)
+        for one in found.not_preempted
+    ]
+    if found.more_not_preempted:
+        rows.append((f"and {found.more_not_preempted} more", "", "", ""))
+    return Grid(("WORKLOAD", "CLUSTERQUEUE", "PRIORITY", "WHY"), rows)
 
 
 def _queue(side: QueuePosition) -> Iterator[tuple[str, str]]:

@@ -21,13 +21,13 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "invariants",
         run,
-        summary="check a cluster against every promise, once or continuously",
+        summary="check the invariants of a cluster, once or continuously",
         description="Checks what Rackgate promises: no pod runs before its Job is admitted or "
         "outside its topology assignment, no domain, node or quota is assigned twice, a stopped "
-        "Job releases everything, nothing is forgotten, and objects that are not managed are left "
-        "alone. Only reads, and shares no accounting code with the services. Lists are read one "
-        "after another, so a single reading of a changing cluster may show what never was: only "
-        "what a second reading shows too is a breach.",
+        "Job releases everything, no object is orphaned, and unmanaged objects are not "
+        "changed. Only reads, and shares no accounting code with the services. Lists are read one "
+        "after another, so a single reading of a changing cluster may show a state that never "
+        "existed: a breach counts only if a second reading shows it, too.",
         examples=(
             "rackgate invariants                        # once",
             "rackgate invariants --watch                # until Ctrl-C: breaches that start or end",
@@ -38,7 +38,7 @@ def add_parser(subparsers: Subparsers) -> None:
         exit_codes={
             0: "no breach",
             1: "breaches (with --watch: at any time)",
-            2: "wrong command line, or the cluster cannot be read (with --watch: at its end)",
+            2: "invalid command line, or the cluster cannot be read (with --watch: at its end)",
         },
         note="Rules that need an object that may not be read are skipped, and named.",
     )
@@ -114,8 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--for requires --watch")
     if arguments.limit is not None and arguments.limit <= arguments.settle:
         raise UsageError(
-            f"--for {arguments.limit:g}s ends before anything counts "
-            f"(--settle {arguments.settle:g}s)"
+            f"--for {arguments.limit:g}s must be longer than --settle {arguments.settle:g}s"
         )
     try:
         return running.run(arguments)

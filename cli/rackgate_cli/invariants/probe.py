@@ -98,7 +98,7 @@ async def _denied_reason(client: Client, source: Source, namespace: str | None) 
         async with asyncio.timeout(PROBE_S), aclosing(client.watch_batches(path, params)) as stream:
             await anext(stream, None)
     except ForbiddenError:
-        return f"{source.resource.plural} may not be watched"
+        return f"{source.resource.plural} cannot be watched"
     except (TimeoutError, GoneError):
         pass  # a watch without an error is allowed; an expired version only means that time passed
     return ""

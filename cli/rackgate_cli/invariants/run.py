@@ -9,8 +9,9 @@ import gc
 import json
 import logging
 import signal
-import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
@@ -25,9 +26,10 @@ from rackgate_cli.invariants.probe import (
     unreadable_collections,
 )
 from rackgate_cli.invariants.probe import warning as clock_warning
+from rackgate_cli.lists import Progress
 from rackgate_cli.managed import unmanaged
-from rackgate_cli.tables import show
-from rackgate_cli.target import Progress, cluster_target
+from rackgate_cli.tables import clean, show, show_json
+from rackgate_cli.target import target_of
 from rackgate_invariants.cluster import Cluster
 from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.judge import judge, skipped_rules
@@ -64,8 +66,7 @@ def _unreadable(error: KubeError) -> CommandError:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    target = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
-    target = dataclasses.replace(target, user_agent="rackgate-invariants")
+    target = target_of(arguments, "invariants")
     tracker = Tracker(arguments.settle, arguments.patience, trust_object_times=not arguments.watch)
     async with target.client() as client:
         if arguments.watch:
@@ -97,8 +98,7 @@ async def once(client: Client, tracker: Tracker, arguments: argparse.Namespace) 
         _warnings(cluster, clock_skew, namespace_known),
     )
     if arguments.json:
-        # Escaped, so that names from a cluster cannot control the terminal.
-        sys.stdout.write(json.dumps(view.document(result), indent=2) + "\n")
+        show_json(view.document(result))
     else:
         show(view.result_blocks(result))
     return 1 if result.found else 0
@@ -112,7 +112,9 @@ def _warnings(cluster: Cluster, clock_skew: float, namespace_known: bool) -> lis
     """Why the result is less certain."""
     found = [clock_warning(clock_skew)] if clock_skew else []
     if not (namespace_known or cluster.pods or cluster.workloads or cluster.jobs):
-        found.append("no objects were found, and the namespace may not be read: does it exist?")
+        found.append(
+            "no objects were found, and the namespace cannot be read: check that it exists"
+        )
     return found
 
 
@@ -158,9 +160,9 @@ async def watch(client: Client, tracker: Tracker, arguments: argparse.Namespace)
     world = ClusterState(
         unread=unread, whole=arguments.namespace is None, unmanaged=unmanaged_namespaces
     )
-    printer = view.Printer(for_programs=arguments.json)
+    rules_longer_than_watch = _rules_longer_than_watch(arguments)
     watch_printer = _WatchPrinter(
-        printer, world, tracker, _rules_longer_than_watch(arguments), clock_skew, namespace_known
+        arguments.json, world, tracker, rules_longer_than_watch, clock_skew, namespace_known
     )
     following = ClusterFollower(
         client,
@@ -189,38 +191,51 @@ def _rules_longer_than_watch(arguments: argparse.Namespace) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _WatchPrinter:
-    """Prints the events of `--watch`."""
+    """Prints one line per event of `--watch`."""
 
-    printer: view.Printer
+    as_json: bool
     world: ClusterState
     tracker: Tracker
     rules_longer_than_watch: Mapping[str, str]
     clock_skew: float
     namespace_known: bool
 
+    def line(self, text: str, event: str, more: Mapping[str, Any] | None = None) -> None:
+        """Print the text, or with `--json` the event and `more`."""
+        now = view.format_time(datetime.now(UTC).timestamp())
+        fields = {"event": event, "at": now, **(more or {})}
+        print(json.dumps(fields) if self.as_json else f"{now} {clean(text)}", flush=True)
+
     def changed(self, changes: list[Change]) -> None:
         for change in changes:
-            self.printer.change(change)
+            breach, since = change.breach, view.format_time(change.since)
+            where = f"{breach.rule} {breach.subject}"
+            fields = {**view.as_json(breach), "since": since}
+            if change.ended:
+                self.line(f"ended   {where}", "ended", fields)
+            else:
+                suffix = f", since {since}" if change.at - change.since >= 1 else ""
+                self.line(f"BREACH  {where}: {breach.found}{suffix}", "breach", fields)
 
     def connection(self, words: str) -> None:
         if words:
-            text = f"paused  the cluster cannot be read: {words}"
-            self.printer.line(text, "paused", {"why": words})
+            self.line(f"paused  the cluster cannot be read: {words}", "paused", {"why": words})
         else:
-            self.printer.line("resumed the cluster can be read again", "resumed")
+            self.line("resumed the cluster can be read again", "resumed")
 
     def synced(self) -> None:
         cluster = self.world.cluster(0.0)
         skipped = {**self.rules_longer_than_watch, **skipped_rules(cluster)}
         warnings = _warnings(cluster, self.clock_skew, self.namespace_known)
-        self.printer.blocks([*view.warning_blocks(warnings), *view.skipped_blocks(skipped)])
+        if not self.as_json:
+            show([*view.warning_blocks(warnings), *view.skipped_blocks(skipped)])
         more = {
             "apiVersion": view.API_VERSION,
             "checked": view.checked(cluster),
             "notChecked": skipped,
             "warnings": warnings,
         }
-        self.printer.line(f"watching {view.format_extent(cluster)}", "watching", more)
+        self.line(f"watching {view.format_extent(cluster)}", "watching", more)
 
     def end(self, unchecked_s: float, *, disconnected: bool) -> None:
         """Print the summary; `unchecked_s` is the time in which nothing was checked."""
@@ -240,4 +255,4 @@ class _WatchPrinter:
             "complete": not disconnected,
             "notJudgedSeconds": round(unchecked_s, 1),
         }
-        self.printer.line(text, "summary", more)
+        self.line(text, "summary", more)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from rackgate.api.timestamps import rfc3339
-from rackgate_cli.tables import Block, Grid, Heading, Line, clean, show
-from rackgate_invariants.cluster import Cluster, OwnerIndex
-from rackgate_invariants.rules.catalog import RULES, Breach, Rule
-from rackgate_invariants.tracker import Change
+from rackgate_cli.tables import Block, Grid, Heading, Line
+from rackgate_invariants.cluster import Cluster, OwnerIndex, jobs_of
+from rackgate_invariants.rules.catalog import RULES, Breach
 
 API_VERSION: Final = "invariants.rackgate.dev/v1"
 
@@ -53,10 +50,8 @@ def format_extent(cluster: Cluster) -> str:
 
 def _managed_jobs(cluster: Cluster) -> int:
     """Managed jobs of all kinds without their child Jobs."""
-    owners = OwnerIndex(cluster.unread)
-    owners.add_parents((*cluster.jobsets, *cluster.rayclusters))
-    every = (*cluster.jobs, *cluster.jobsets, *cluster.rayclusters)
-    return sum(job.managed and not owners.is_child_job(job) for job in every)
+    owners = OwnerIndex(cluster)
+    return sum(job.managed and not owners.is_child_job(job) for job in jobs_of(cluster))
 
 
 def _count(number: int, noun: str) -> str:
@@ -73,10 +68,12 @@ def result_blocks(result: CheckResult) -> list[Block]:
     found = result.found
     blocks: list[Block] = []
     if found:
-        rows = [(b.rule, b.subject, _with_since(b.found, b.since)) for b in found]
+        since = [f", since {format_time(b.since)}" if b.since else "" for b in found]
+        rows = [(b.rule, b.subject, b.found + s) for b, s in zip(found, since, strict=True)]
         blocks += [Grid(("RULE", "OBJECT", "FOUND"), rows), Heading("What must hold")]
-        broken = dict.fromkeys(breach.rule for breach in found)
-        blocks.append(Grid((), [_sentence(RULES[rule]) for rule in broken]))
+        broken = [RULES[rule] for rule in dict.fromkeys(breach.rule for breach in found)]
+        sentences = [(one.id, f"{one.sentence} (invariant {one.invariant})") for one in broken]
+        blocks.append(Grid((), sentences))
         blocks.append(Line(""))
     blocks += [*warning_blocks(result.warnings), *skipped_blocks(result.skipped_rules)]
     words = f"checked {format_extent(result.cluster)}: {format_breaches(len(found))}"
@@ -106,14 +103,6 @@ def rules() -> list[Block]:
         for rule in RULES.values()
     ]
     return [Grid(("NO", "RULE", "WHAT MUST HOLD", "COUNTS"), rows)]
-
-
-def _sentence(rule: Rule) -> tuple[str, str]:
-    return rule.id, f"{rule.sentence} (invariant {rule.invariant})"
-
-
-def _with_since(found: str, since: float) -> str:
-    return f"{found}, since {format_time(since)}" if since else found
 
 
 def document(result: CheckResult) -> dict[str, Any]:
@@ -147,37 +136,3 @@ def as_json(breach: Breach) -> dict[str, Any]:
         "found": breach.found,
     }
     return {**fields, "since": format_time(breach.since)} if breach.since else fields
-
-
-class Printer:
-    """Prints one line per event of `--watch`."""
-
-    def __init__(self, *, for_programs: bool) -> None:
-        self._json = for_programs
-
-    def line(self, text: str, event: str, more: Mapping[str, Any] | None = None) -> None:
-        """Print the text, or with `--json` the event and `more`."""
-        now = format_time(datetime.now(UTC).timestamp())
-        if self._json:
-            fields = {"event": event, "at": now, **(more or {})}
-            sys.stdout.write(json.dumps(fields) + "\n")
-        else:
-            sys.stdout.write(f"{now} {clean(text)}\n")
-        sys.stdout.flush()
-
-    def change(self, change: Change) -> None:
-        """Print a breach that started or ended."""
-        breach = change.breach
-        where = f"{breach.rule} {breach.subject}"
-        fields = {**as_json(breach), "since": format_time(change.since)}
-        if change.ended:
-            self.line(f"ended   {where}", "ended", fields)
-        else:
-            since = f", since {format_time(change.since)}" if change.at - change.since >= 1 else ""
-            self.line(f"BREACH  {where}: {breach.found}{since}", "breach", fields)
-
-    def blocks(self, blocks: list[Block]) -> None:
-        """Print blocks, except with `--json`."""
-        if not self._json:
-            show(blocks)
-            sys.stdout.flush()

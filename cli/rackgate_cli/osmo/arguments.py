@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.input_files import STDIN
+from rackgate_cli.verbs import add_verb
 
 if TYPE_CHECKING:
-    # What add_verbs gets; argparse has no public name for it.
-    from argparse import _SubParsersAction
+    from rackgate_cli.verbs import Subparsers
 
 # Values of the library's `KaiVersion` and `Profile`, which take longer to import.
 KAI_VERSIONS: Final = ("0.10", "0.12", "0.13")
@@ -22,39 +19,42 @@ PROFILES: Final = ("seed", "robust")
 
 
 def new_verb(
-    subparsers: _SubParsersAction[argparse.ArgumentParser],
+    subparsers: Subparsers,
     name: str,
     run: Callable[[argparse.Namespace], int],
     *,
     summary: str,
     description: str,
-    epilog: str,
+    examples: Sequence[str],
+    exit_codes: Mapping[int, str],
+    note: str = "",
 ) -> argparse.ArgumentParser:
     """Add a verb. With `--json` its rejections are also printed as JSON."""
 
     def run_verb(arguments: argparse.Namespace) -> int:
         from rackgate.kube.errors import KubeError
         from rackgate_cli.osmo.inputs import RejectedInputError
-        from rackgate_cli.tables import clean
+        from rackgate_cli.tables import clean, show_json
 
         try:
             return run(arguments)
         except RejectedInputError as error:
             if getattr(arguments, "json", getattr(arguments, "output", "") == "json"):
-                sys.stdout.write(json.dumps(error.document(), indent=2, default=str) + "\n")
+                show_json(error.document())
             raise
         except KubeError as error:
             raise CommandError(f"the cluster cannot be read: {clean(str(error))}") from error
 
-    parser = subparsers.add_parser(
+    return add_verb(
+        subparsers,
         name,
-        help=summary,
-        description=textwrap.fill(description, 80),
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run_verb,
+        summary=summary,
+        description=description,
+        examples=examples,
+        exit_codes=exit_codes,
+        note=note,
     )
-    parser.set_defaults(run=run_verb)
-    return parser
 
 
 def add_workflow(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,7 @@ def add_workflow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="reject a workflow whose tasks do not all use the same keys (default: add them)",
+        help="reject a workflow whose tasks do not all use the same keys",
     )
 
 
@@ -91,7 +91,7 @@ def add_kai(parser: argparse.ArgumentParser) -> None:
         "--profile",
         choices=PROFILES,
         default=PROFILES[0],
-        help="seed: the plain tree; robust: round what KAI does wrong (default %(default)s)",
+        help="seed: as in OSMO's design; robust: works around defects of KAI (default %(default)s)",
     )
 
 
@@ -117,24 +117,14 @@ def add_nodes(parser: argparse.ArgumentParser, default: str = "those of the clus
 def _selector(text: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in text.split(",")]
     if not all(label and equals for label, equals, _ in pairs):
-        raise argparse.ArgumentTypeError(f'"{text[:60]}" is not LABEL=VALUE, several with commas')
+        raise argparse.ArgumentTypeError(f'"{text[:60]}" is not LABEL=VALUE[,LABEL=VALUE...]')
     return {label: value for label, _, value in pairs}
 
 
 def check_streams(arguments: argparse.Namespace) -> None:
     """Reject more than one input from standard input."""
     if [arguments.file, arguments.pool, arguments.nodes].count(STDIN) > 1:
-        raise UsageError("only one of workflow, pool and nodes can come from standard input")
-
-
-def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that choose a cluster, the same as those of the other verbs."""
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--state", metavar="DIR", help="folder of a playground (see $RACKGATE_STATE)"
-    )
-    where.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config")
-    parser.add_argument("--context", help="context of the kubeconfig")
+        raise UsageError("only one of workflow, pool and nodes can be standard input")
 
 
 def add_objects(parser: argparse.ArgumentParser) -> None:
@@ -144,9 +134,9 @@ def add_objects(parser: argparse.ArgumentParser) -> None:
         "--pods",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="make a Pod of each task that has an image",
+        help="create a Pod for each task that has an image",
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_names(parser: argparse.ArgumentParser) -> None:
@@ -157,7 +147,7 @@ def add_names(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="GROUP=NAME",
         help="name of a task group's PodGroup, several times or separated by commas "
-        "(default: made of the names of workflow and group)",
+        "(default: from the names of workflow and group)",
     )
 
 
@@ -168,12 +158,12 @@ def add_tolerations(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         action="append",
         default=[],
-        help="the pods tolerate taints of this key (repeat for more)",
+        help="the pods tolerate taints with this key (may be repeated)",
     )
     parser.add_argument(
         "--gpu-toleration",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="pods that ask for GPUs tolerate taints of the key nvidia.com/gpu "
-        "(default: as the pool says, which is yes unless it sets gpu_toleration)",
+        help="pods that request GPUs tolerate taints with the key nvidia.com/gpu "
+        "(default: gpu_toleration of the pool, which is true by default)",
     )

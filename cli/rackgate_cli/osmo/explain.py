@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rackgate_cli.osmo.arguments import (
-    add_cluster,
     add_kai,
     add_names,
     add_nodes,
@@ -18,17 +15,16 @@ from rackgate_cli.osmo.arguments import (
     check_streams,
     new_verb,
 )
-from rackgate_cli.tables import Block, Grid, Heading, Line, show
+from rackgate_cli.tables import Block, Grid, Heading, Line, show, show_json
+from rackgate_cli.verbs import add_target, whole_number
 
 if TYPE_CHECKING:
-    # What add_verbs gets; argparse has no public name for it.
-    from argparse import _SubParsersAction
-
     from rackgate_cli.osmo.inputs import Inputs
+    from rackgate_cli.verbs import Subparsers
     from rackgate_osmo.explain.explanation import (
-        DomainRoom,
+        DomainPods,
         Group,
-        KeyRoom,
+        KeyDomains,
         LeftOut,
         Shortage,
         Subgroup,
@@ -40,48 +36,45 @@ MAX_STEPS: Final = 100_000_000
 ROWS: Final = 100  # subgroups of one task group
 PLACES: Final = 8  # domains of one subgroup
 
-_DESCRIPTION: Final = (
-    "Says of each task group of a workflow whether it can be placed on the nodes of a file or of a "
-    "cluster and where its subgroups would go, or which key and group is short of how much. Tells "
-    "apart what is possible, which is searched for exactly, and what the KAI scheduler would do. "
-    "Changes nothing."
-)
-_EPILOG: Final = """examples:
-  rackgate osmo explain -f workflow.yaml --pool pool.yaml --nodes nodes.yaml
-  kubectl get nodes -o yaml | rackgate osmo explain -f workflow.yaml --pool pool.yaml --nodes -
-  rackgate osmo explain -f workflow.yaml --pool my-pool      # nodes and pods of the cluster
-  rackgate osmo explain -f workflow.yaml --pool my-pool --json | jq .kaiResult
-
-a list of nodes, where it is not what kubectl prints:
-  - {count: 4, cpu: 64, gpu: 8, labels: {topology.kubernetes.io/zone: a}}
-
-exit codes:
-  0  explained
-  1  the cluster cannot be read
-  2  the command line, the pool, the workflow or the list of nodes is invalid"""
 _ANSWERS: Final = {
-    "scheduled": "can be placed",
-    "partly": "can be placed in part",
-    "pending": "cannot be placed",
+    "scheduled": "fits",
+    "partly": "fits in part",
+    "pending": "does not fit",
     "undecided": "not decided",
 }
 _KAI: Final = {
     "scheduled": "scheduled",
     "partly": "some task groups stay pending",
     "pending": "stays pending",
-    "unknown": "cannot be known",
+    "unknown": "cannot be predicted",
 }
 
 
-def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_verbs(subparsers: Subparsers) -> None:
     """Add the verb `explain`."""
     parser = new_verb(
         subparsers,
         "explain",
         run,
-        summary="whether and where a workflow can go, and what KAI will do",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
+        summary="say whether and where a workflow fits, and what KAI will do",
+        description="Says for each task group of a workflow whether it fits on the nodes of a file "
+        "or of a cluster, and where its subgroups would go, or which key and group lacks how much "
+        "capacity. Shows separately what is possible, by an exact search, and what the KAI "
+        "scheduler would do. Only reads.",
+        examples=(
+            "rackgate osmo explain -f workflow.yaml --pool pool.yaml --nodes nodes.yaml",
+            "kubectl get nodes -o yaml | "
+            "rackgate osmo explain -f workflow.yaml --pool pool.yaml --nodes -",
+            "rackgate osmo explain -f workflow.yaml --pool my-pool  # nodes of the cluster",
+            "rackgate osmo explain -f workflow.yaml --pool my-pool --json | jq .kaiResult",
+        ),
+        exit_codes={
+            0: "explained",
+            1: "the cluster cannot be read",
+            2: "the command line, the pool, the workflow or the list of nodes is invalid",
+        },
+        note="Instead of what kubectl prints, --nodes accepts a list such as "
+        "- {count: 4, cpu: 64, gpu: 8, labels: {topology.kubernetes.io/zone: a}}",
     )
     add_workflow(parser)
     add_nodes(parser)
@@ -91,26 +84,26 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "-n",
         "--namespace",
-        help="of the workflow's pods, which are no obstacle to it where they run (default: that "
-        "of the Workflow object, else that of the cluster's context)",
+        help="of the workflow's pods; pods that run already do not count as used (default: that "
+        "of the Workflow object, else that of the kubeconfig's context)",
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--schema", action=_Schema, nargs=0, help="print the JSON schema of --json")
     parser.add_argument(
         "--top",
-        type=lambda text: _number(text, 1000),
+        type=whole_number(1, 1000),
         default=3,
         metavar="N",
-        help="domains to list each time (default %(default)s)",
+        help="maximum number of domains in each list (default %(default)s)",
     )
     parser.add_argument(
         "--steps",
-        type=lambda text: _number(text, MAX_STEPS),
+        type=whole_number(1, MAX_STEPS),
         default=DEFAULT_STEPS,
         metavar="N",
-        help="tries of a domain before a search is cut off (default %(default)s)",
+        help="maximum number of domains that a search tries (default %(default)s)",
     )
-    add_cluster(parser)
+    add_target(parser)
 
 
 class _Schema(argparse.Action):
@@ -120,18 +113,8 @@ class _Schema(argparse.Action):
         """Print it."""
         from rackgate_osmo.explain.explanation import schema
 
-        sys.stdout.write(json.dumps(schema(), indent=2) + "\n")
+        show_json(schema())
         parser.exit()
-
-
-def _number(text: str, most: int) -> int:
-    try:
-        number = int(text[:20])
-    except ValueError:
-        raise argparse.ArgumentTypeError(f'"{text[:60]}" is not a whole number') from None
-    if not 1 <= number <= most:
-        raise argparse.ArgumentTypeError(f'"{text[:60]}" is not between 1 and {most}')
-    return number
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -159,8 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     found = explain(request, nodes)
     if arguments.json:
-        # Escaped, so that names from a cluster cannot control the terminal.
-        sys.stdout.write(json.dumps(msgspec.to_builtins(found), indent=2) + "\n")
+        show_json(msgspec.to_builtins(found))
     else:
         show(_blocks(found))
     return 0
@@ -168,11 +150,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _namespace(arguments: argparse.Namespace, inputs: Inputs) -> str | None:
     """The namespace of the workflow's pods; None if nothing names it."""
-    from rackgate_cli.osmo.inputs import namespace_of, target_of
+    from rackgate_cli.osmo.inputs import namespace_of
+    from rackgate_cli.target import target_of
 
     found = namespace_of(arguments.namespace, inputs.namespace)
     if found is None and arguments.nodes is None:
-        return target_of(arguments).namespace
+        return target_of(arguments, "osmo").namespace
     return found
 
 
@@ -188,17 +171,17 @@ def _blocks(found: WorkflowExplanation) -> Iterator[Block]:
     yield from (Line(f"warning: {text}", "red") for text in found.warnings)
     if found.left_out:
         reasons = ", ".join(f"{one.why}: {one.nodes}" for one in found.left_out)
-        yield Line(f"nodes left out: {sum(one.nodes for one in found.left_out)} ({reasons})")
+        yield Line(f"excluded nodes: {sum(one.nodes for one in found.left_out)} ({reasons})")
     # Groups that stay pending first.
     for group in sorted(found.groups, key=lambda one: one.answer == one.kai.result == "scheduled"):
         yield from _group(group, found)
     yield Heading("TOPOLOGY")
-    headings = ("KEY", "LABEL", "DOMAINS", "NODES WITHOUT", "MOST ROOM (PODS)")
+    headings = ("KEY", "LABEL", "DOMAINS", "NODES WITHOUT", "MOST FREE (PODS)")
     yield Grid(headings, [_key(key) for key in found.keys])
-    yield Line(f"nodes that pods may use: {found.nodes}")
+    yield Line(f"usable nodes: {found.nodes}")
     if found.left_out:
-        yield Heading("NODES LEFT OUT")
-        yield Grid(("NODES", "WHY", "FOR EXAMPLE"), [_left(one) for one in found.left_out])
+        yield Heading("EXCLUDED NODES")
+        yield Grid(("NODES", "REASON", "EXAMPLES"), [_left(one) for one in found.left_out])
 
 
 def _group(group: Group, found: WorkflowExplanation) -> Iterator[Block]:
@@ -206,25 +189,25 @@ def _group(group: Group, found: WorkflowExplanation) -> Iterator[Block]:
     yield Line(group.summary)
     if group.shortages:
         yield Grid(
-            ("MISSING AT", "SUBGROUP", "PODS", "TAKES", "MISSING", "INSIDE", "CLOSEST"),
+            ("MISSING AT", "SUBGROUP", "PODS", "FITS", "MISSING", "WITHIN", "BEST"),
             [_shortage(one) for one in group.shortages],
         )
     placed = group.answer == "scheduled"
     rows = [_subgroup(one, placed) for one in group.subgroups[:ROWS]]
     if rows:
-        yield Grid(("SUBGROUP", "ASKED", "PODS", "WHERE"), rows)
+        yield Grid(("SUBGROUP", "REQUESTED", "PODS", "DOMAIN"), rows)
     more = len(group.subgroups) - ROWS
     if more > 0:
-        yield Line(f"and {more} more subgroups; --json has them all")
+        yield Line(f"and {more} more subgroups (--json shows all)")
     if not group.complete:
-        yield Line("the search for further preferences was cut off; give it more --steps", "yellow")
+        yield Line("the search for further preferences was cut off; increase --steps", "yellow")
     if group.running:
-        yield Line(f"on nodes: {_domains(group.running)}")
+        yield Line(f"bound: {_domains(group.running)}")
     kai = group.kai
     style = "" if kai.result == group.answer else "yellow"
     yield Line(f"KAI v{found.kai_version} ({found.profile}): {_KAI[kai.result]}", style)
     for one in kai.deviations:
-        yield Grid((), [("because", f"{one.name}: {one.text}"), ("what would help", one.help)])
+        yield Grid((), [("reason", f"{one.name}: {one.text}"), ("what would help", one.help)])
 
 
 def _subgroup(one: Subgroup, placed: bool) -> tuple[str, ...]:
@@ -247,7 +230,7 @@ def _shortage(one: Shortage) -> tuple[str, ...]:
     )
 
 
-def _key(key: KeyRoom) -> tuple[str, ...]:
+def _key(key: KeyDomains) -> tuple[str, ...]:
     without = str(key.unlabelled) if key.unlabelled else "-"
     return key.key, key.label, str(key.domains), without, _domains(key.best) or "-"
 
@@ -257,7 +240,7 @@ def _left(one: LeftOut) -> tuple[str, ...]:
     return str(one.nodes), one.why, names
 
 
-def _domains(places: Sequence[DomainRoom]) -> str:
+def _domains(places: Sequence[DomainPods]) -> str:
     parts = [f"{_path(place.domain)}: {place.pods}" for place in places[:PLACES]]
     more = len(places) - PLACES
     if more > 0:

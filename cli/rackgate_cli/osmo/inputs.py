@@ -6,22 +6,21 @@ import argparse
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
-
-import yaml
 
 from rackgate.api import resources as kinds
 from rackgate.api.meta import SUBDOMAIN
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate_cli.errors import CommandError, UsageError
-from rackgate_cli.input_files import STDIN, read_upto
-from rackgate_cli.plain_yaml import plain_documents
+from rackgate_cli.input_files import STDIN
+from rackgate_cli.lists import list_objects
+from rackgate_cli.plain_yaml import read_plain_yaml
 from rackgate_cli.tables import clean
-from rackgate_cli.target import ClusterTarget, cluster_target
+from rackgate_cli.target import target_of
 from rackgate_osmo import (
     Built,
     KaiVersion,
@@ -42,7 +41,6 @@ T = TypeVar("T")
 Object = dict[str, Any]
 
 MAX_BYTES: Final = 16 * 2**20
-USER_AGENT: Final = "rackgate-osmo"
 _SHOWN: Final = 50  # rejections in one message
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _OBJECT_NAME: Final = re.compile(SUBDOMAIN)
@@ -59,33 +57,10 @@ def read_documents(path: str) -> list[Any]:
     Raises:
         UsageError: it cannot be read, is too large, or has values that JSON lacks.
     """
-    raw = read_upto(path, MAX_BYTES)
-    if len(raw) > MAX_BYTES:
-        raise UsageError(f'"{path}" is larger than {MAX_BYTES >> 20} MiB')
     flat: list[Any] = []
-    for document in plain_documents(path, raw):
+    for document in read_plain_yaml(path, MAX_BYTES):
         flat += document if isinstance(document, list) else [document]
     return [document for document in flat if document is not None]
-
-
-def dump_documents(documents: list[Any]) -> str:
-    """Objects as YAML, in the order of their fields, each document after `---`."""
-    text: str = yaml.dump_all(
-        documents,
-        Dumper=_Dumper,
-        sort_keys=False,
-        explicit_start=True,
-        default_flow_style=False,
-        width=1000,
-    )
-    return text
-
-
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # dynamic base
-    """Writes no aliases, because `plain_yaml` rejects them."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 class RejectedInputError(UsageError):
@@ -123,7 +98,7 @@ def pools_of_file(path: str) -> list[Pool]:
     """The pools of a file, at least one: in OSMO's format, or as objects of the cluster."""
     documents = read_documents(path)
     if not documents:
-        raise UsageError(f'"{path}" holds no pool')
+        raise UsageError(f'"{path}" contains no pool')
     return [_pool(path, document) for document in documents]
 
 
@@ -134,15 +109,7 @@ def pools_of_cluster(arguments: argparse.Namespace) -> list[Pool]:
         CommandError: the cluster serves no pools, or they may not be listed.
         KubeError: it cannot be read.
     """
-
-    async def listed() -> list[Pool]:
-        async with target_of(arguments).client() as client:
-            try:
-                return await _all_pools(client)
-            except ForbiddenError as error:
-                raise CommandError(f"pools may not be listed: {error.message}") from error
-
-    return asyncio.run(listed())
+    return _ask(arguments, _all_pools)
 
 
 def pool_of_cluster(arguments: argparse.Namespace, name: str) -> Pool:
@@ -153,21 +120,28 @@ def pool_of_cluster(arguments: argparse.Namespace, name: str) -> Pool:
         KubeError: the cluster cannot be read.
     """
 
-    async def named() -> Pool:
-        async with target_of(arguments).client() as client:
-            try:
-                pool = await find_pool(client, name)
-                if pool is not None:
-                    return pool
-                known = ", ".join(pool.name for pool in await _all_pools(client))
-            except ForbiddenError as error:
-                raise CommandError(f"pools may not be read: {error.message}") from error
+    async def named(client: Client) -> Pool:
+        pool = await find_pool(client, name)
+        if pool is not None:
+            return pool
+        known = ", ".join(pool.name for pool in await _all_pools(client))
         raise CommandError(
             f'the cluster has no pool "{clean(name)}" (pools: {clean(known) or "none"}); '
-            "a file is named by a path, or ends in .yaml, .yml or .json"
+            "the name of a file contains a slash, or ends in .yaml, .yml or .json"
         )
 
-    return asyncio.run(named())
+    return _ask(arguments, named)
+
+
+def _ask(arguments: argparse.Namespace, read: Callable[[Client], Awaitable[T]]) -> T:
+    async def asked() -> T:
+        async with target_of(arguments, "osmo").client() as client:
+            try:
+                return await read(client)
+            except ForbiddenError as error:
+                raise CommandError(f"pools cannot be read: {error.message}") from error
+
+    return asyncio.run(asked())
 
 
 async def find_pool(client: Client, name: str) -> Pool | None:
@@ -182,19 +156,17 @@ async def find_pool(client: Client, name: str) -> Pool | None:
 
 
 async def _all_pools(client: Client) -> list[Pool]:
-    found = []
     try:
-        async for page in client.list_pages(kinds.OSMO_POOLS.path()):
-            for item in json.loads(page)["items"]:
-                name = item["metadata"]["name"]
-                # Items of a list do not carry their kind.
-                found.append(_pool(f"pool {name} of the cluster", _with_name(item)))
+        items = await list_objects(client, kinds.OSMO_POOLS)
     except NotFoundError as error:
         raise CommandError(
             f"the cluster serves no {kinds.OSMO_POOLS.full_name}: install Rackgate's "
             "CustomResourceDefinitions, or name a pool's file"
         ) from error
-    return sorted(found, key=lambda pool: pool.name)
+    pools = [
+        _pool(f"pool {one['metadata']['name']} of the cluster", _with_name(one)) for one in items
+    ]
+    return sorted(pools, key=lambda pool: pool.name)
 
 
 def _pool(source: str, document: Any) -> Pool:
@@ -204,7 +176,7 @@ def _pool(source: str, document: Any) -> Pool:
         if (group, document.get("kind")) != (kind.group, kind.kind):
             found = clean(f"{document['apiVersion']} {document.get('kind')}")
             wanted = f"{kind.api_version} {kind.kind}"
-            raise UsageError(f'"{source}" holds {found}, not a pool, plain or as {wanted}')
+            raise UsageError(f'"{source}" contains {found}, not a pool, plain or as {wanted}')
         document = _with_name(document)
     return _read_or_reject(source, lambda: read_pool(document))
 
@@ -213,16 +185,6 @@ def _with_name(document: dict[str, Any]) -> dict[str, Any]:
     metadata, spec = document.get("metadata"), document.get("spec")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     return {**(spec if isinstance(spec, dict) else {}), "name": name}
-
-
-def target_of(arguments: argparse.Namespace) -> ClusterTarget:
-    """The cluster that `--state`, `--kubeconfig` and `--context` choose."""
-    if arguments.state is not None and arguments.context is not None:
-        raise UsageError(
-            "--context chooses in a kubeconfig; a playground (--state) has one cluster"
-        )
-    chosen = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
-    return ClusterTarget(chosen.state, chosen.settings, chosen.namespace, USER_AGENT)
 
 
 # -- a workflow and its pool -----------------------------------------------------------------
@@ -258,7 +220,7 @@ def read_inputs(arguments: argparse.Namespace) -> Inputs:
         raise UsageError("workflow and pool cannot both come from standard input")
     documents = read_documents(path)
     if len(documents) != 1:
-        raise UsageError(f'"{path}" holds {len(documents)} documents, not one workflow')
+        raise UsageError(f'"{path}" contains {len(documents)} documents, not one workflow')
     document, named, namespace = _plain_workflow(path, documents[0])
     wanted = arguments.pool or named
     if wanted is None:
@@ -267,13 +229,13 @@ def read_inputs(arguments: argparse.Namespace) -> Inputs:
     if in_file:
         pools = pools_of_file(wanted)
         if len(pools) > 1:
-            raise UsageError(f'"{wanted}" holds {len(pools)} pools, not one')
+            raise UsageError(f'"{wanted}" contains {len(pools)} pools, not one')
     else:
         pools = [pool_of_cluster(arguments, wanted)]
     pool = pools[0]
     if named not in (None, pool.name):
         raise UsageError(
-            f'"{path}" is a Workflow of pool "{clean(named)}", --pool says "{pool.name}"'
+            f'"{path}" is a Workflow of pool "{clean(named)}", but --pool names "{pool.name}"'
         )
     workflow = _read_or_reject(path, lambda: read_workflow(document, pool, strict=arguments.strict))
     return Inputs(_with_tolerations(pool, arguments), workflow, not in_file, document, namespace)
@@ -298,7 +260,7 @@ def _plain_workflow(path: str, document: Any) -> tuple[Any, str | None, str | No
     if (document["apiVersion"], document.get("kind")) != (kind.api_version, kind.kind):
         found = clean(f"{document['apiVersion']} {document.get('kind')}")
         wanted = f"{kind.api_version} {kind.kind}"
-        raise UsageError(f'"{path}" holds {found}, not a workflow, plain or as {wanted}')
+        raise UsageError(f'"{path}" contains {found}, not a workflow, plain or as {wanted}')
     metadata, spec = document.get("metadata"), document.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         raise UsageError(f'"{path}": a {kind.kind} needs metadata and spec, both mappings')
@@ -333,7 +295,7 @@ def namespace_of(asked: str | None, written: str | None) -> str | None:
         )
     if written not in (None, found):
         raise UsageError(
-            f'the Workflow says namespace "{clean(written)}", the command line "{found}"'
+            f'the Workflow is in namespace "{clean(written)}", the command line names "{found}"'
         )
     return found
 
@@ -355,7 +317,7 @@ def names_of(given: Iterable[str], workflow: Workflow) -> Mapping[str, str] | No
                 f"(groups: {clean(', '.join(known))})"
             )
         if group in found or name in found.values():
-            raise UsageError(f'--names: "{clean(entry)}" names a group or a PodGroup again')
+            raise UsageError(f'--names: "{clean(entry)}" repeats a group or a PodGroup')
         found[group] = name
     return found or None
 

@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from rackgate_cli.osmo.arguments import add_cluster, new_verb
+from rackgate_cli.osmo.arguments import new_verb
+from rackgate_cli.verbs import add_target
 
 if TYPE_CHECKING:
-    # What add_verbs gets; argparse has no public name for it.
-    from argparse import _SubParsersAction
-
+    from rackgate_cli.verbs import Subparsers
     from rackgate_osmo import Pool
 
-_EPILOG: Final = """examples:
-  rackgate osmo keys my-pool                        # a pool of the cluster
-  rackgate osmo keys                                # all of them
-  rackgate osmo keys my-pool --pool-file pool.yaml  # a pool that is not saved yet
 
-exit codes:
-  0  listed
-  1  there is no such pool, or the cluster cannot be read
-  2  the command line or the file is wrong"""
-
-
-def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_verbs(subparsers: Subparsers) -> None:
     """Add the verb `keys`."""
     parser = new_verb(
         subparsers,
         "keys",
         run,
-        summary="the topology keys of a pool, coarsest first, with their node labels",
+        summary="list the topology keys of a pool with their node labels",
         description="Lists the topology keys that workflows of a pool may name, coarsest first.",
-        epilog=_EPILOG,
+        examples=(
+            "rackgate osmo keys my-pool                        # a pool of the cluster",
+            "rackgate osmo keys                                # all pools",
+            "rackgate osmo keys my-pool --pool-file pool.yaml  # a pool that is not in the cluster",
+        ),
+        exit_codes={
+            0: "listed",
+            1: "there is no such pool, or the cluster cannot be read",
+            2: "the command line or the file is invalid",
+        },
     )
     parser.add_argument("pool", metavar="POOL", nargs="?", help="its name (default: every pool)")
     parser.add_argument(
-        "--pool-file", metavar="FILE", help="look there and not in the cluster; - for stdin"
+        "--pool-file", metavar="FILE", help="read pools from this file; - for standard input"
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument(
@@ -52,7 +49,7 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     output.add_argument(
         "--json", action="store_const", const="json", dest="output", help="as -o json"
     )
-    add_cluster(parser)
+    add_target(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,12 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output == "table":
         _show(pools, alone=arguments.pool is not None)
     elif arguments.output == "yaml":
-        from rackgate_cli.osmo.inputs import dump_documents
+        from rackgate_cli.plain_yaml import dump_documents
 
         sys.stdout.write(dump_documents([{"pools": documents}]))
     else:
-        # Escaped, so that names from a cluster cannot control the terminal.
-        sys.stdout.write(json.dumps({"pools": documents}, indent=2) + "\n")
+        from rackgate_cli.tables import show_json
+
+        show_json({"pools": documents})
     return 0
 
 
@@ -109,6 +107,6 @@ def _show(pools: Sequence[Pool], *, alone: bool) -> None:
         show([Grid(headings, rows)])
     without = ", ".join(pool.name for pool in pools if not pool.topology_keys)
     if without:
-        show([Line(f"no topology keys, so workflows may not ask for topology: {without}")])
+        show([Line(f"no topology keys, so workflows cannot request a topology: {without}")])
     elif not pools:
         show([Line("the cluster has no pools")])

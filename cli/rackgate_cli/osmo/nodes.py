@@ -12,17 +12,16 @@ import msgspec
 
 from rackgate.api import resources as kinds
 from rackgate.api.names import HOSTNAME_LABEL
-from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError
 from rackgate.resources.quantity import QuantityError, amount
 from rackgate.wire import core
-from rackgate.wire.lists import page_items
 from rackgate_assigner.topology.model import NodeInfo
-from rackgate_assigner.watches import BOUND
+from rackgate_assigner.watches import BOUND, decoder
 from rackgate_assigner.workload.info import node_info, pod_info
 from rackgate_cli.errors import CommandError, UsageError
-from rackgate_cli.osmo.inputs import read_documents, target_of
-from rackgate_cli.target import ClusterTarget, Progress
+from rackgate_cli.lists import Progress, list_decoded
+from rackgate_cli.osmo.inputs import read_documents
+from rackgate_cli.target import ClusterTarget, target_of
 from rackgate_osmo import Pool
 from rackgate_osmo.explain.room import BoundPod, Nodes
 from rackgate_osmo.model.workflow import POD_GROUP_ANNOTATION
@@ -48,14 +47,14 @@ def nodes_of(arguments: argparse.Namespace, pool: Pool | None = None) -> Nodes:
         pool: also selects nodes; None if only the arguments do.
 
     Raises:
-        CommandError: nodes or pods may not be listed.
+        CommandError: nodes or pods cannot be listed.
         KubeError: the cluster cannot be read.
         UsageError: the file is invalid, or no cluster is chosen.
     """
     if arguments.nodes is not None:
         found = _nodes_of_file(arguments.nodes)
     else:
-        found = asyncio.run(_nodes_of_cluster(target_of(arguments)))
+        found = asyncio.run(_nodes_of_cluster(target_of(arguments, "osmo")))
     chosen = {**(pool.node_selector if pool is not None else {}), **arguments.selector}.items()
     mine = tuple(node for node in found.nodes if chosen <= node.labels.items())
     others = tuple(node for node in found.nodes if not chosen <= node.labels.items())
@@ -80,33 +79,18 @@ async def _nodes_of_cluster(target: ClusterTarget) -> Nodes:
     progress = Progress()
     async with target.client() as client:
         try:
-            nodes = await _listed(client, kinds.NODES, core.Node, None, progress)
-            pods = await _listed(client, kinds.PODS, core.Pod, BOUND, progress)
+            nodes = await list_decoded(client, kinds.NODES, decoder(core.Node), progress=progress)
+            pods = await list_decoded(
+                client, kinds.PODS, decoder(core.Pod), params=BOUND, progress=progress
+            )
+        except ForbiddenError as error:
+            raise CommandError(
+                f"nodes and pods cannot be listed ({error.message}); name a file of nodes with "
+                "--nodes FILE"
+            ) from error
         finally:
             progress.done()
     return _nodes([node_info(node) for node in nodes], pods, "the cluster", ())
-
-
-async def _listed(
-    client: Client,
-    kind: kinds.Resource,
-    view: type[Any],
-    params: Mapping[str, str] | None,
-    progress: Progress,
-) -> list[Any]:
-    decode = msgspec.json.Decoder(view).decode
-    found: list[Any] = []
-    try:
-        async for page in client.list_pages(kind.path(), params):
-            items = page_items(page)
-            progress.add(kind.plural, len(items))
-            found += map(decode, items)
-    except ForbiddenError as error:
-        raise CommandError(
-            f"{kind.plural} may not be listed, which this needs ({error.message}); "
-            "or give a list of nodes with --nodes FILE"
-        ) from error
-    return found
 
 
 def _printed(path: str, documents: list[Any]) -> Nodes:
@@ -123,7 +107,7 @@ def _printed(path: str, documents: list[Any]) -> Nodes:
             nodes.append(node_info(node))
         else:
             pods.append(_converted(item, core.Pod, where))
-    warning = "the file tells of no pods, so all that the nodes offer counts as free"
+    warning = "the file contains no pods: all allocatable capacity of the nodes counts as free"
     return _nodes(nodes, pods, f'"{path}"', () if seen_pods else (warning,))
 
 
@@ -133,7 +117,7 @@ def _objects(path: str, documents: list[Any]) -> list[tuple[str, dict[str, Any]]
         where = f'"{path}": document {number + 1}'
         kind = document.get("kind") if isinstance(document, dict) else None
         if kind not in _KINDS:
-            raise UsageError(f"{where} is no Node, Pod or list of them (kind: {kind})")
+            raise UsageError(f"{where} is not a Node, a Pod or a list of them (kind: {kind})")
         if not str(kind).endswith("List"):
             found.append((where, document))
             continue
@@ -186,14 +170,16 @@ def _alike(entry: Mapping[str, Any], where: str, before: int) -> list[NodeInfo]:
     if type(count) is not int or not 0 <= count <= MAX_NODES - before:
         raise UsageError(
             f"{where}.count: {count!r:.60}: must be a whole number; "
-            f"{MAX_NODES} nodes in all are possible"
+            f"at most {MAX_NODES} nodes are supported"
         )
     labels = entry.get("labels") or {}
     if not isinstance(labels, dict) or not all(isinstance(one, str) for one in labels.values()):
-        raise UsageError(f"{where}.labels: must be an object of texts (write numbers in quotes)")
+        raise UsageError(
+            f"{where}.labels: must be an object with string values (put numbers in quotes)"
+        )
     name = entry.get("name")
     if name is not None and (not isinstance(name, str) or not name or count > 1):
-        raise UsageError(f"{where}.name: must be a text, for a single node")
+        raise UsageError(f"{where}.name: must be a string, for a single node")
     offers = {"cpu": 1, "pods": DEFAULT_PODS}
     offers |= {key: entry[key] for key in _SHORT if key in entry}
     allocatable = {
@@ -220,7 +206,7 @@ def _nodes(nodes: list[NodeInfo], pods: Any, source: str, warnings: tuple[str, .
     names: set[str] = set()
     for node in nodes:
         if node.name in names:
-            raise UsageError(f'{source} has two nodes called "{node.name}"')
+            raise UsageError(f'{source} has two nodes with the name "{node.name}"')
         names.add(node.name)
     rows = tuple(row for row in map(_bound, pods) if row is not None)
     return Nodes(tuple(nodes), rows, warnings)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rackgate_cli.errors import UsageError
 from rackgate_cli.osmo.arguments import (
-    add_cluster,
     add_kai,
     add_nodes,
     add_objects,
@@ -19,48 +18,45 @@ from rackgate_cli.osmo.arguments import (
     check_streams,
     new_verb,
 )
+from rackgate_cli.verbs import add_target
 
 if TYPE_CHECKING:
-    # What add_verbs gets; argparse has no public name for it.
-    from argparse import _SubParsersAction
-
     from rackgate_cli.osmo.inputs import Objects
+    from rackgate_cli.verbs import Subparsers
 
-_DESCRIPTION: Final = (
-    "Prints the pool's Topology, a PodGroup for each task group and a Pod for each task that has "
-    "an image; for other tasks, as comments, what their pods must carry. Asks a cluster for "
-    "nothing but the pool, and only when POOL is not a file."
-)
-_EPILOG: Final = """examples:
-  rackgate osmo render -f workflow.yaml --pool pool.yaml
-  rackgate osmo render -f workflow.yaml --pool pool.yaml -n team-a | kubectl apply -f -
-  rackgate osmo render -f - --pool my-pool --names train=3f1c --json < workflow.yaml
-  rackgate osmo render -f workflow.yaml --pool pool.yaml --profile robust --nodes nodes.yaml
-
-exit codes:
-  0  rendered
-  1  the pool is not in the cluster, or the cluster cannot be read
-  2  the command line, the pool or the workflow is invalid; all errors are printed"""
 _COLUMNS: Final = 100
 
 
-def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_verbs(subparsers: Subparsers) -> None:
     """Add the verb `render`."""
     parser = new_verb(
         subparsers,
         "render",
         run,
-        summary="a workflow's Topology, PodGroups and pods as YAML",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
+        summary="print a workflow's Topology, PodGroups and pods as YAML",
+        description="Prints the pool's Topology, a PodGroup for each task group and a Pod for each "
+        "task that has an image. For other tasks, prints as comments what their pods need. Reads "
+        "only the pool from a cluster, and only if POOL is not a file.",
+        examples=(
+            "rackgate osmo render -f workflow.yaml --pool pool.yaml",
+            "rackgate osmo render -f workflow.yaml --pool pool.yaml -n team-a | kubectl apply -f -",
+            "rackgate osmo render -f - --pool my-pool --names train=3f1c --json < workflow.yaml",
+            "rackgate osmo render -f workflow.yaml --pool pool.yaml --profile robust "
+            "--nodes nodes.yaml",
+        ),
+        exit_codes={
+            0: "rendered",
+            1: "the pool is not in the cluster, or the cluster cannot be read",
+            2: "the command line, the pool or the workflow is invalid; all errors are printed",
+        },
     )
     add_workflow(parser)
-    parser.add_argument("-n", "--namespace", help="of PodGroups and Pods (default: none written)")
+    parser.add_argument("-n", "--namespace", help="of PodGroups and Pods (default: not set)")
     add_kai(parser)
-    add_nodes(parser, "not known; only --profile robust heeds them")
+    add_nodes(parser, "none; used only with --profile robust")
     add_tolerations(parser)
     add_objects(parser)
-    add_cluster(parser)
+    add_target(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -79,10 +75,10 @@ def _labels(arguments: argparse.Namespace) -> list[Mapping[str, str]] | None:
     """Labels of the nodes in a file; only the robust profile uses them."""
     if arguments.nodes is None:
         if arguments.selector:
-            raise UsageError("-l chooses among nodes: name their file with --nodes")
+            raise UsageError("-l requires --nodes")
         return None
     if arguments.profile != "robust":
-        raise UsageError("--nodes changes nothing without --profile robust")
+        raise UsageError("--nodes requires --profile robust")
     from rackgate_cli.osmo.nodes import nodes_of
 
     check_streams(arguments)
@@ -95,7 +91,7 @@ def print_left_out(found: Objects) -> None:
 
     if found.left_out:
         fields = clean(", ".join(found.left_out))
-        print(f"rackgate: fields of tasks that the Pods do not carry: {fields}", file=sys.stderr)
+        print(f"rackgate: fields of tasks that are not copied to Pods: {fields}", file=sys.stderr)
 
 
 def _document(found: Objects) -> dict[str, Any]:
@@ -131,7 +127,7 @@ def _memberships(found: Objects, without: Collection[tuple[str, str]]) -> list[d
 
 
 def _yaml(found: Objects) -> str:
-    from rackgate_cli.osmo.inputs import dump_documents
+    from rackgate_cli.plain_yaml import dump_documents
 
     topology = found.built.topology
     objects = [*([] if topology is None else [topology]), *found.built.pod_groups, *found.pods]
@@ -149,7 +145,7 @@ def _comments(found: Objects) -> Iterator[str]:
     entries = _memberships(found, made)
     if entries:
         name = entries[0]["schedulerName"]
-        yield "No Pods here of these tasks: they have no image, or none was asked for. Their pods"
+        yield "These tasks have no Pod here: they have no image, or --no-pods is set. Their pods"
         yield f"need spec.schedulerName {name}, no owner, and in their metadata:"
         if "nodeSelector" in entries[0]:
             yield f"(and spec.nodeSelector {json.dumps(entries[0]['nodeSelector'])})"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from rackgate.features import Features, UnknownGateError
+from rackgate.features import Features, GateError
 from rackgate_cli.controlplane.binaries.find import (
     SHA256_VARIABLE,
     URL_VARIABLE,
@@ -24,7 +23,7 @@ from rackgate_cli.controlplane.state import LEASE_DURATION_S, StateFolder
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.locations import cache_dir, deploy_dir, state_dir
 from rackgate_cli.playground import playground
-from rackgate_cli.verbs import add_verb
+from rackgate_cli.verbs import add_verb, whole_number
 
 if TYPE_CHECKING:
     from rackgate_cli.verbs import Subparsers
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 AUDIT_VARIABLE: Final = "RACKGATE_AUDIT"
 _FOLLOW_POLL_S: Final = 0.2
+MOST_NODES: Final = 100_000
+MOST_REPLICAS: Final = 100
 _STOPPABLE: Final = (*SERVICES, *COMPONENTS, *OPERATORS)
 
 _STATE_HELP: Final = (
@@ -46,19 +47,19 @@ def add_parser(subparsers: Subparsers) -> None:
     down = _verb(
         subparsers,
         "down",
-        _down,
-        "stop every process of the playground",
+        lambda given: playground.down(given.state, purge=given.purge),
+        "stop all processes of the playground",
         "Stops what `rackgate up` started, also after a crash, and waits until its ports are free. "
         "Without --purge the next `up` finds all objects again.",
         "rackgate down",
         "rackgate down --state DIR --purge",
     )
-    down.add_argument("--purge", action="store_true", help="remove the playground's folder, too")
+    down.add_argument("--purge", action="store_true", help="also delete the playground's folder")
     status = _verb(
         subparsers,
         "status",
         _status,
-        "show what runs, and whether it is ready",
+        "show the components and whether they are ready",
         "Asks every component of the playground whether it is ready.",
         "rackgate status",
         "rackgate status --json",
@@ -91,7 +92,7 @@ def _add_up(subparsers: Subparsers) -> None:
     )
     up.add_argument(
         "--nodes",
-        type=count,
+        type=whole_number(0, MOST_NODES),
         default=playground.DEFAULT_NODES,
         metavar="N",
         help="simulated nodes, 8 to a rack, 4 racks to a block (default %(default)s); "
@@ -128,7 +129,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--lease-duration",
         type=lease_duration,
         metavar="SECONDS",
-        help=f"of the services' Leases, 1 to 3600 (default: as before, {LEASE_DURATION_S:g} at "
+        help=f"of the services' Leases, 1 to 3600 (default: unchanged, {LEASE_DURATION_S:g} at "
         "first); an active replica that stalls for longer exits",
     )
 
@@ -148,17 +149,17 @@ def _add_replica_verbs(subparsers: Subparsers) -> None:
     scale = _verb(
         subparsers,
         "scale",
-        _scale,
+        lambda given: playground.scale(given.state, given.service, given.count),
         "set the replicas of a service",
         "Starts or stops replicas of one service.",
         "rackgate scale webhook 3",
     )
     scale.add_argument("service", choices=SERVICES)
-    scale.add_argument("count", type=count, metavar="N")
+    scale.add_argument("count", type=whole_number(0, MOST_REPLICAS), metavar="N")
     stop = _verb(
         subparsers,
         "stop",
-        _stop,
+        lambda given: playground.stop(given.state, given.component),
         "stop a service or one component",
         "Stops all replicas of a service; `rackgate start` starts as many again. Components "
         "of the control plane and operators can be stopped, too.",
@@ -169,7 +170,7 @@ def _add_replica_verbs(subparsers: Subparsers) -> None:
     start = _verb(
         subparsers,
         "start",
-        _start,
+        lambda given: playground.start(given.state, given.component),
         "start the missing replicas of a service",
         "Starts the replicas of a service that do not run, up to the count that was set. Nothing "
         "restarts by itself: there is no supervisor.",
@@ -189,12 +190,12 @@ def _add_inspection_verbs(subparsers: Subparsers) -> None:
         "rackgate logs webhook-0 --follow",
     )
     logs.add_argument("component", metavar="SERVICE")
-    logs.add_argument("--follow", "-f", action="store_true", help="keep printing what is added")
+    logs.add_argument("--follow", "-f", action="store_true", help="keep printing new lines")
     kubectl = _verb(
         subparsers,
         "kubectl",
         _kubectl,
-        "run kubectl of the right version on the playground",
+        "run kubectl on the playground",
         "Runs kubectl with the playground's kubeconfig; everything after the verb's own options "
         "goes to kubectl.",
         "rackgate kubectl get pods -A",
@@ -217,7 +218,7 @@ def _add_inspection_verbs(subparsers: Subparsers) -> None:
 def _verb(
     subparsers: Subparsers,
     name: str,
-    run: Callable[[argparse.Namespace], int],
+    run: Callable[[argparse.Namespace], None],
     summary: str,
     description: str,
     *examples: str,
@@ -241,7 +242,7 @@ def _add_download(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _up(arguments: argparse.Namespace) -> int:
+def _up(arguments: argparse.Namespace) -> None:
     state = playground.up(
         arguments.state,
         nodes=arguments.nodes,
@@ -253,59 +254,26 @@ def _up(arguments: argparse.Namespace) -> int:
         source=download_source(arguments.binaries_url, arguments.binaries_sha256),
     )
     sys.stdout.write(f"export KUBECONFIG={StateFolder(state).kubeconfig}\n")
-    return 0
 
 
-def _down(arguments: argparse.Namespace) -> int:
-    playground.down(arguments.state, purge=arguments.purge)
-    return 0
+def _status(arguments: argparse.Namespace) -> None:
+    from rackgate_cli.tables import Grid, Line, show, show_json
 
-
-def _scale(arguments: argparse.Namespace) -> int:
-    playground.scale(arguments.state, arguments.service, arguments.count)
-    return 0
-
-
-def _stop(arguments: argparse.Namespace) -> int:
-    playground.stop(arguments.state, arguments.component)
-    return 0
-
-
-def _start(arguments: argparse.Namespace) -> int:
-    playground.start(arguments.state, arguments.component)
-    return 0
-
-
-def _status(arguments: argparse.Namespace) -> int:
     found = playground.status(arguments.state)
     if arguments.json:
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
-    else:
-        _print_status(found)
-    return 0
-
-
-def _print_status(found: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("COMPONENT", "STATE", "PID", "LOG"):
-        table.add_column(heading, overflow="fold")
+        show_json(found)
+        return
+    rows = []
     for name, component in found["components"].items():
+        state = "ready" if component["ready"] else "not ready"
         if component["pid"] is None:
-            state = "[red]not running[/red]"
-        else:
-            state = "[green]ready[/green]" if component["ready"] else "[yellow]not ready[/yellow]"
-        pid = "" if component["pid"] is None else str(component["pid"])
-        table.add_row(name, state, pid, component["log"])
-    console = Console()
-    console.print(table)
-    console.print(f"\nserver      {found['server']}", highlight=False)
-    console.print(f"kubeconfig  {found['kubeconfig']}", highlight=False)
+            state = "not running"
+        rows.append((name, state, str(component["pid"] or ""), component["log"]))
+    places = [(name, found[name]) for name in ("server", "kubeconfig")]
+    show([Grid(("COMPONENT", "STATE", "PID", "LOG"), rows), Line(""), Grid((), places)])
 
 
-def _logs(arguments: argparse.Namespace) -> int:
+def _logs(arguments: argparse.Namespace) -> None:
     folder = StateFolder(state_dir(arguments.state))
     known = playground.component_names(playground.require(folder))
     chosen = [
@@ -316,7 +284,6 @@ def _logs(arguments: argparse.Namespace) -> int:
     if not chosen:
         raise UsageError(f'unknown component "{arguments.component}" (known: {", ".join(known)})')
     _copy_logs([folder.logs / f"{name}.log" for name in chosen], follow=arguments.follow)
-    return 0
 
 
 def _copy_logs(paths: Iterable[Path], *, follow: bool) -> None:
@@ -334,42 +301,30 @@ def _copy_logs(paths: Iterable[Path], *, follow: bool) -> None:
         time.sleep(_FOLLOW_POLL_S)
 
 
-def _kubectl(arguments: argparse.Namespace) -> int:
+def _kubectl(arguments: argparse.Namespace) -> None:
     folder = StateFolder(state_dir(arguments.state))
     program = playground.require(folder).binaries.get("kubectl")
     if program is None or not os.access(program, os.X_OK):
-        raise CommandError(f'there is no kubectl in "{program}"; "rackgate binaries" makes one')
+        raise CommandError(f'kubectl is missing ("{program}"); run "rackgate binaries"')
     if not folder.kubeconfig.is_file():
-        raise CommandError(f'{folder.kubeconfig} is missing; "rackgate up" writes it again')
+        raise CommandError(f'{folder.kubeconfig} is missing; run "rackgate up"')
     environment = {**os.environ, "KUBECONFIG": str(folder.kubeconfig)}
     # Replaces this process, so that signals and the terminal are kubectl's.
     os.execve(program, [program, *arguments.arguments], environment)  # noqa: S606 # by absolute path
 
 
-def _binaries(arguments: argparse.Namespace) -> int:
+def _binaries(arguments: argparse.Namespace) -> None:
     source = download_source(arguments.binaries_url, arguments.binaries_sha256)
     found = find_binaries(
         deploy_dir() / "controlplane", cache_dir(), Progress(), source, arguments.operators
     )
     for name, path in found.items():
         sys.stdout.write(f"{name:24} {path}\n")
-    return 0
 
 
 # Bounds of the services' setting `leaderElection.leaseDuration`.
 LEAST_LEASE_S: Final = 1
 MOST_LEASE_S: Final = 3600
-
-
-def count(text: str) -> int:
-    """A whole number that is not negative."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number') from None
-    if number < 0:
-        raise argparse.ArgumentTypeError(f'"{text}" is negative')
-    return number
 
 
 def lease_duration(text: str) -> float:
@@ -415,6 +370,6 @@ def gates(text: str) -> dict[str, bool]:
         found[name] = value == "true"
     try:
         Features.of(found)
-    except UnknownGateError as error:
+    except GateError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return found

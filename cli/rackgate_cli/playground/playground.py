@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rackgate.kube.client import Client
 
 DEFAULT_NODES: Final = 64
-_NOT_RUNNING: Final = 'the control plane does not run; "rackgate up" starts it'
+_NOT_RUNNING: Final = 'the control plane is not running; run "rackgate up"'
 
 
 def up(
@@ -67,7 +67,7 @@ def up(
         CommandError: something is missing or exited; what this call started is stopped again.
     """
     progress = progress or Progress()
-    folder = StateFolder(state_dir(None if state is None else str(state)))
+    folder = _folder(state)
     _reject_foreign(folder)
     source = source or download_source(None, None)
     with folder.exclusive():
@@ -120,7 +120,7 @@ async def open_client(state: str | Path | None = None) -> AsyncIterator[Client]:
     Raises:
         CommandError: there is no playground in that folder.
     """
-    folder = StateFolder(state_dir(None if state is None else str(state)))
+    folder = _folder(state)
     from rackgate_cli.controlplane.install import admin_client
 
     async with admin_client(folder, require(folder)) as client:
@@ -138,7 +138,7 @@ def down(state: str | Path | None = None, *, purge: bool = False, quiet: bool = 
     Raises:
         CommandError: a process or port is left, or the folder is not a playground.
     """
-    folder = StateFolder(state_dir(None if state is None else str(state)))
+    folder = _folder(state)
     if not folder.path.is_dir():
         return
     _reject_foreign(folder)
@@ -182,7 +182,7 @@ def start(state: str | Path | None, component: str) -> None:
 
 def _start_operator(cluster: Cluster, name: str) -> None:
     if name not in cluster.playground.operators:
-        raise CommandError(f'this playground has no {name}; "rackgate up --with {name}" adds it')
+        raise CommandError(f'this playground has no {name}; run "rackgate up --with {name}"')
     if cluster.running("kube-apiserver") is None:
         raise CommandError(_NOT_RUNNING)
     with _registered(cluster, ()):
@@ -206,23 +206,23 @@ def _start_one(cluster: Cluster, service: str) -> None:
 
 @contextlib.contextmanager
 def _registered(cluster: Cluster, services: tuple[str, ...]) -> Iterator[None]:
-    """Update the webhook configurations if the block had to change a webhook's port."""
-    before = _webhook_ports(cluster)
+    """Update webhook configurations and APIServices if the block had to change a port of theirs."""
+    before = _called_ports(cluster)
     yield
-    if _webhook_ports(cluster) != before:
+    if _called_ports(cluster) != before:
         from rackgate_cli.controlplane import install
 
         install.prepare(cluster, 0, services)
 
 
-def _webhook_ports(cluster: Cluster) -> dict[str, int]:
+def _called_ports(cluster: Cluster) -> dict[str, int]:
     ports = cluster.playground.ports
-    return {name: ports[name] for name in ports if name.endswith("webhook")}
+    return {name: ports[name] for name in ports if name.endswith(("webhook", "visibility"))}
 
 
 @contextlib.contextmanager
 def _locked_playground(state: str | Path | None) -> Iterator[Cluster]:
-    folder = StateFolder(state_dir(None if state is None else str(state)))
+    folder = _folder(state)
     require(folder)
     with folder.exclusive():
         yield _cluster(folder, require(folder), Progress())
@@ -236,7 +236,7 @@ def require(folder: StateFolder) -> Playground:
     """
     playground = folder.load()
     if playground is None:
-        raise CommandError(f'there is no playground in {folder.path}; "rackgate up" makes one')
+        raise CommandError(f'there is no playground in {folder.path}; run "rackgate up"')
     return playground
 
 
@@ -258,7 +258,7 @@ def status(state: str | Path | None = None) -> dict[str, Any]:
     Raises:
         CommandError: there is no playground in that folder.
     """
-    folder = StateFolder(state_dir(None if state is None else str(state)))
+    folder = _folder(state)
     playground = require(folder)
     cluster = _cluster(folder, playground, Progress(quiet=True))
     records = {name: cluster.running(name) for name in component_names(playground)}
@@ -278,6 +278,10 @@ def status(state: str | Path | None = None) -> dict[str, Any]:
     }
 
 
+def _folder(state: str | Path | None) -> StateFolder:
+    return StateFolder(state_dir(None if state is None else str(state)))
+
+
 def _cluster(folder: StateFolder, playground: Playground, progress: Progress) -> Cluster:
     return Cluster(folder, playground, deploy_dir() / "controlplane", progress)
 
@@ -289,6 +293,6 @@ def _reject_foreign(folder: StateFolder) -> None:
         others = sorted(path.name for path in folder.path.iterdir() if path != folder.lock)
         if others:
             raise CommandError(
-                f'{folder.path} is no playground and not empty (it has "{others[0]}"); '
+                f'{folder.path} is not a playground, and not empty (it contains "{others[0]}"); '
                 "name a new or empty folder with --state"
             )

@@ -6,15 +6,14 @@ import argparse
 import asyncio
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rackgate_cli.errors import CommandError
 from rackgate_cli.verbs import add_target, add_verb
 
 if TYPE_CHECKING:
-    from rackgate.api.resources import Resource
     from rackgate.kube.client import Client
     from rackgate_cli.preflight.findings import ClusterSnapshot, Finding
     from rackgate_cli.verbs import Subparsers
@@ -37,7 +36,7 @@ def add_parser(subparsers: Subparsers) -> None:
         exit_codes={
             0: "nothing prevents an installation",
             1: "the cluster cannot be read",
-            2: "the command line is wrong",
+            2: "the command line is invalid",
             CONFLICT: "a conflict; do not install before it is resolved",
         },
     )
@@ -54,11 +53,12 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb; returns its exit code."""
     from rackgate.api.names import SYSTEM_NAMESPACE
+    from rackgate_cli.tables import show_json
 
     namespace = arguments.namespace or SYSTEM_NAMESPACE
     found = asyncio.run(_check_cluster(arguments, namespace))
     if arguments.json:
-        print(json.dumps([asdict(one) for one in found], indent=2))
+        show_json([asdict(one) for one in found])
     else:
         print("\n".join(format_findings(found, namespace)))
     return CONFLICT if any(one.conflict for one in found) else 0
@@ -78,10 +78,9 @@ def format_findings(found: Iterable[Finding], namespace: str) -> list[str]:
 async def _check_cluster(arguments: argparse.Namespace, namespace: str) -> list[Finding]:
     from rackgate.kube.errors import KubeError
     from rackgate_cli.preflight.findings import findings
-    from rackgate_cli.target import cluster_target
+    from rackgate_cli.target import target_of
 
-    target = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
-    target = replace(target, user_agent="rackgate-preflight")
+    target = target_of(arguments, "preflight")
     async with target.client() as client:
         try:
             return findings(await read(client, namespace), namespace)
@@ -97,7 +96,8 @@ async def read(client: Client, namespace: str) -> ClusterSnapshot:
     """
     from rackgate.api import names
     from rackgate.api import resources as kinds
-    from rackgate_cli.preflight.findings import API_SERVICES, KUEUE_LEASE, ClusterSnapshot
+    from rackgate_cli.lists import list_objects
+    from rackgate_cli.preflight.findings import KUEUE_LEASE, ClusterSnapshot
 
     crds = await list_objects(client, kinds.CRDS)
     namespaces = await list_objects(
@@ -114,7 +114,7 @@ async def read(client: Client, namespace: str) -> ClusterSnapshot:
             *await list_objects(client, kinds.ADMISSION_POLICIES),
             *await list_objects(client, kinds.ADMISSION_POLICY_BINDINGS),
         ],
-        api_services=await list_objects(client, API_SERVICES),
+        api_services=await list_objects(client, kinds.API_SERVICES),
         deployments=await list_objects(client, kinds.DEPLOYMENTS),
         leases=await list_objects(
             client, kinds.LEASES, fieldSelector=f"metadata.name={KUEUE_LEASE}"
@@ -123,13 +123,3 @@ async def read(client: Client, namespace: str) -> ClusterSnapshot:
         namespace=namespaces[0] if namespaces else None,
         now=datetime.now(UTC),
     )
-
-
-async def list_objects(
-    client: Client, kind: Resource, *, namespace: str | None = None, **params: str
-) -> list[dict[str, Any]]:
-    """All objects of a kind, or those of a namespace, each with its kind's name."""
-    found: list[dict[str, Any]] = []
-    async for page in client.list_pages(kind.path(namespace), params):
-        found += [{**item, "kind": kind.kind} for item in json.loads(page).get("items") or ()]
-    return found

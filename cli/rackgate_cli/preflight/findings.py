@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
-from rackgate.api.resources import Resource
 from rackgate.installation.marker import MARK
 
 Object = Mapping[str, Any]
@@ -21,9 +20,6 @@ OLDEST_VERSION: Final = (1, 30)
 # Kueue's leader election; a recent renewal shows that Kueue runs.
 KUEUE_LEASE: Final = "c1f6bfd2.kueue.x-k8s.io"
 LEASE_FRESHNESS: Final = timedelta(seconds=60)
-# Kueue's aggregated API; the API server calls it as long as the APIService exists.
-KUEUE_SERVED: Final = "visibility.kueue.x-k8s.io"
-API_SERVICES: Final = Resource("apiregistration.k8s.io", "v1", "apiservices", False, "APIService")
 # CRDs that Rackgate installs; Kueue has more of the same group.
 OUR_KINDS: Final = frozenset(
     kind.full_name
@@ -141,7 +137,7 @@ def _kueue(seen: ClusterSnapshot) -> Iterator[Finding]:
             holder = found["spec"].get("holderIdentity")
             yield Finding(True, f"Kueue's Lease {where}, held by {holder}", remedy)
     for found in seen.api_services:
-        if found["spec"].get("group") == KUEUE_SERVED:
+        if found["spec"].get("group") == names.VISIBILITY_GROUP and not _is_ours(found):
             yield Finding(
                 True,
                 f"Kueue's APIService {_name(found)}",
@@ -183,6 +179,14 @@ def _kueue_crds(seen: ClusterSnapshot) -> Iterator[Finding]:
             f"with a Kueue that serves {names.VERSION}, write each object once while it still "
             "converts, and remove the old versions from status.storedVersions ("
             f"{_MIGRATE}); or delete these CRDs with all their objects",
+        )
+    unread = sorted({_name(crd) for crd in seen.crds} - OUR_KINDS)
+    if unread:
+        yield Finding(
+            False,
+            f"CRDs of Kueue that Rackgate does not have: {', '.join(unread)}",
+            "nothing reads objects of these kinds once Kueue is gone: delete these CRDs with "
+            f"their objects ({_MIGRATE})",
         )
     converted = sorted(_name(crd) for crd in ours if _is_converted(crd))
     if converted:

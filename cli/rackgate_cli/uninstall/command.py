@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rackgate_cli.errors import CommandError
@@ -39,7 +38,7 @@ def add_parser(subparsers: Subparsers) -> None:
         exit_codes={
             0: "Rackgate is removed",
             1: "something is left, and named; or the answer was no",
-            2: "the command line is wrong",
+            2: "the command line is invalid",
         },
     )
     add_installation(parser)
@@ -80,12 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _run(arguments: argparse.Namespace) -> int:
     from rackgate.kube.errors import KubeError
-    from rackgate_cli.target import cluster_target
+    from rackgate_cli.target import target_of
     from rackgate_cli.uninstall.steps import Uninstaller
     from rackgate_cli.uninstall.view import outcome, plan
 
-    target = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
-    target = replace(target, user_agent="rackgate-uninstall")
+    target = target_of(arguments, "uninstall")
     async with target.client() as client:
         try:
             work = await Uninstaller.find(

@@ -25,6 +25,10 @@ from rackgate_ungater.shards.handover import MEMBERS_LEASE, SHARDS, lease_name
 Object = Mapping[str, Any]
 
 USERS: Final = "rackgate-users:"
+# Roles for people with the names that Kueue gives them.
+KUEUE_ROLES: Final = frozenset(
+    {"kueue-pending-workloads-cq-viewer-role", "kueue-pending-workloads-lq-viewer-role"}
+)
 _ENDING: Final = "rackgate-uninstall"
 _SERVICE: Final = re.compile(r"rackgate-(?:assigner|ungater|webhook)\.(?P<namespace>.+)")
 _REST: Final = re.compile(r"rackgate(?:-[^.]+)?\.(?P<namespace>.+)")
@@ -49,7 +53,10 @@ FOREIGN_KINDS: Final = (
 # Objects without labels: the certificate (of the webhook or cert-manager), and Leases.
 CREATED_BY_SERVICES: Final[Mapping[Resource, frozenset[str]]] = {
     kinds.SECRETS: frozenset(
-        {"rackgate-webhook-tls", "rackgate-webhook-ca", "rackgate-webhook-certificate"}
+        {
+            *("rackgate-webhook-tls", "rackgate-webhook-ca", "rackgate-webhook-certificate"),
+            "rackgate-visibility-tls",
+        }
     ),
     kinds.LEASES: frozenset(
         {"rackgate-assigner", MEMBERS_LEASE, *(lease_name(shard) for shard in range(SHARDS))}
@@ -90,7 +97,8 @@ class Scope:
             return self.namespace in _subjects(found)
         return (
             name.endswith(f".{self.namespace}")
-            or name.startswith(USERS)
+            or _is_for_users(name)
+            or _served_from(found) == self.namespace
             or (self.old_names and name in OLD_NAMES)
         )
 
@@ -99,7 +107,7 @@ class Scope:
         if self.is_active and delete_crds:
             return False
         name = name_of(found)
-        return name.startswith(USERS) or (self.is_active and name == f"{_ENDING}.{self.namespace}")
+        return _is_for_users(name) or (self.is_active and name == f"{_ENDING}.{self.namespace}")
 
     def is_created_by_services(self, kind: Resource, found: Object) -> bool:
         """Whether an object of the namespace was created by the services."""
@@ -132,8 +140,10 @@ def scope_of(chosen: str | None, bindings: Iterable[Object], roles: Iterable[Obj
     bindings, roles = list(bindings), list(roles)
     marked = {one for found in bindings if name_of(found) == MARK for one in _subjects(found)}
     ours = [one for one in (*bindings, *roles) if _is_ours(one)]
-    old = {one for found in bindings if _is_ours(found) for one in _subjects_of_old(found)}
-    held = _namespaces(_SERVICE, (one for one in ours if FINALIZER in _finalizers(one)))
+    old_ones = (one for one in bindings if _is_ours(one) and name_of(one) in OLD_NAMES)
+    old = {subject for found in old_ones for subject in _subjects(found)}
+    finalized = (one for one in ours if FINALIZER in (one["metadata"].get("finalizers") or ()))
+    held = _namespaces(_SERVICE, finalized)
     named = _namespaces(_SERVICE, ours) | old
     acting = marked or held or named
     signs = (acting, _namespaces(_REST, ours), {names.SYSTEM_NAMESPACE})
@@ -159,17 +169,19 @@ def _namespaces(pattern: re.Pattern[str], found: Iterable[Object]) -> set[str]:
     return {match["namespace"] for match in matches if match}
 
 
+def _is_for_users(name: str) -> bool:
+    return name.startswith(USERS) or name in KUEUE_ROLES
+
+
+def _served_from(api_service: Object) -> str:
+    """The namespace of the Service of an APIService; "" for other objects."""
+    service = (api_service.get("spec") or {}).get("service") or {}
+    return str(service.get("namespace") or "")
+
+
 def _is_ours(found: Object) -> bool:
     return (found["metadata"].get("labels") or {}).get(PART_OF) == OURS
 
 
-def _finalizers(found: Object) -> Iterable[str]:
-    return found["metadata"].get("finalizers") or ()
-
-
 def _subjects(binding: Object) -> set[str]:
     return {one["namespace"] for one in binding.get("subjects") or () if one.get("namespace")}
-
-
-def _subjects_of_old(binding: Object) -> set[str]:
-    return _subjects(binding) if name_of(binding) in OLD_NAMES else set()

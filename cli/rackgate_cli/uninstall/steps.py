@@ -20,20 +20,22 @@ from rackgate.wire.core import Meta
 from rackgate_assigner.uninstall.controller import UninstallReport, remove_finalizers, uninstall_all
 from rackgate_assigner.uninstall.plan import RunningJobsPolicy
 from rackgate_cli.controlplane.binaries.versions import SERVICES
+from rackgate_cli.lists import list_objects
 from rackgate_cli.playground import playground as local_playground
-from rackgate_cli.preflight.command import list_objects
 from rackgate_cli.preflight.findings import OURS, PART_OF
 from rackgate_cli.uninstall.scope import FOREIGN_KINDS, Scope, name_of, scope_of
 from rackgate_ungater.uninstall import gated_pods, release_pods
 
 _LABEL: Final = f"{PART_OF}={OURS}"
 _POLL_S: Final = 0.3
-# Policies and webhooks first, because they can block users.
+# First what can block users: policies, webhooks, and APIServices, without whose server no namespace
+# can be deleted.
 _BLOCKING: Final = (
     kinds.ADMISSION_POLICY_BINDINGS,
     kinds.ADMISSION_POLICIES,
     kinds.MUTATING_CONFIGS,
     kinds.VALIDATING_CONFIGS,
+    kinds.API_SERVICES,
 )
 _BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", True, "PodDisruptionBudget")
 _NETWORK: Final = Resource("networking.k8s.io", "v1", "networkpolicies", True, "NetworkPolicy")
@@ -150,7 +152,7 @@ class Uninstaller:
             say: called with a line for each step.
         """
         done = UninstallResult()
-        say("delete admission policies and webhook configurations")
+        say("delete admission policies, webhook configurations and APIServices")
         for kind in _BLOCKING:
             done.deleted += await self._delete(kind, await self._owned(kind))
         say("stop the services")
@@ -197,7 +199,8 @@ class Uninstaller:
 
     async def _delete_crds(self, done: UninstallResult) -> int:
         crds = await list_objects(self._client, kinds.CRDS)
-        own = [crd for crd in crds if crd["spec"]["group"] in (names.GROUP, names.OSMO_GROUP)]
+        groups = (names.GROUP, names.OSMO_GROUP, names.GANG_GROUP)
+        own = [crd for crd in crds if crd["spec"]["group"] in groups]
         count = await self._delete(kinds.CRDS, own)
 
         async def gone() -> list[str]:
@@ -218,6 +221,9 @@ class Uninstaller:
             done.deleted += await self._delete(kind, made)
         if not shared:
             done.deleted += await self._delete(kinds.NAMESPACES, await self._read_namespace())
+        readers = await self._owned(kinds.ROLE_BINDINGS)
+        outside = [one for one in readers if one["metadata"]["namespace"] == "kube-system"]
+        done.deleted += await self._delete(kinds.ROLE_BINDINGS, outside)
         for kind in _RBAC:
             going = await self._to_delete(kind, delete_crds=delete_crds)
             done.deleted += await self._delete(kind, going)
@@ -243,10 +249,12 @@ class Uninstaller:
                 return found
             await asyncio.sleep(_POLL_S)
 
-    async def _found(self, kind: Resource, **params: str) -> list[dict[str, Any]]:
+    async def _found(
+        self, kind: Resource, client: Client | None = None, **params: str
+    ) -> list[dict[str, Any]]:
         """All objects of a kind; none if it is not served."""
         try:
-            return await list_objects(self._client, kind, **params)
+            return await list_objects(client or self._client, kind, **params)
         except NotFoundError:
             return []
 
@@ -257,10 +265,7 @@ class Uninstaller:
 
     async def _in_namespace(self, kind: Resource) -> list[dict[str, Any]]:
         """Metadata of all objects of a kind in the namespace."""
-        try:
-            return await list_objects(self._client.metadata_only(), kind, namespace=self._namespace)
-        except NotFoundError:
-            return []
+        return await self._found(kind, self._client.metadata_only(), namespace=self._namespace)
 
     async def _read_namespace(self) -> list[dict[str, Any]]:
         """The namespace, unless it is gone."""

@@ -79,9 +79,9 @@ def outcome(done: UninstallResult, jobs: str) -> list[str]:
             f"and resubmit the job if that happens: {_some(sorted(report.gated))}"
         )
     if done.left:
-        lines.append("left:")
+        lines.append("not deleted:")
         lines += [f"  {line}" for line in done.left]
-        lines.append("run the same command again")
+        lines.append("run the command again")
     else:
         lines.append("Rackgate is uninstalled")
     return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from sys import intern
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -28,18 +28,8 @@ _CONTROLLERS: Final = {
 _OF_JOBSET: Final = ("jobset.sigs.k8s.io/", "alpha.jobset.sigs.k8s.io/")
 
 
-class _TemplateSpec(View, frozen=True):
-    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
-    tolerations: tuple[dict[str, Any], ...] = ()
-    scheduling_gates: tuple[core.SchedulingGate, ...] = ()
-    priority_class_name: str = ""
-
-
-class Template(View, frozen=True):
-    """The fields of a pod template that Rackgate writes."""
-
-    metadata: core.Meta = core.Meta()
-    spec: _TemplateSpec = _TemplateSpec()
+class Template(core.PodTemplate, frozen=True):
+    """A pod template."""
 
     @property
     def gates(self) -> frozenset[str]:
@@ -150,11 +140,7 @@ def node_constraints_of(template: Template) -> str:
     """Canonical text of nodeSelector and tolerations, without what JobSet adds."""
     spec = template.spec
     selector = {k: v for k, v in spec.node_selector.items() if not k.startswith(_OF_JOBSET)}
-    tolerations = [
-        toleration
-        for toleration in spec.tolerations
-        if not str(toleration.get("key", "")).startswith(_OF_JOBSET)
-    ]
+    tolerations = [one for one in spec.tolerations if not one.key.startswith(_OF_JOBSET)]
     return _canonical([selector, tolerations]).decode()
 
 

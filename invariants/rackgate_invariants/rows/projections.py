@@ -97,52 +97,11 @@ def node_row(raw: bytes | msgspec.Raw) -> rows.NodeRow:
 # Pods.
 
 
-class _Container(View, frozen=True):
-    """Resources stay raw JSON: pods of one Job share them, and they are the key of a cache."""
-
-    name: str = ""
-    resources: msgspec.Raw = msgspec.Raw(b"{}")
-    restart_policy: str | None = None
-
-
-class _ContainerStatus(View, frozen=True):
-    """Resources allocated to a container; also raw JSON."""
-
-    name: str = ""
-    resources: msgspec.Raw = msgspec.Raw(b"")
-    allocated_resources: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _PodSpec(View, frozen=True):
-    node_name: str = ""
-    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
-    scheduling_gates: tuple[core.SchedulingGate, ...] = ()
-    containers: tuple[_Container, ...] = ()
-    init_containers: tuple[_Container, ...] = ()
-    overhead: msgspec.Raw = msgspec.Raw(b"{}")
-    resources: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class _PodCondition(View, frozen=True):
-    type: str = ""
-    status: str = ""
-    last_transition_time: str | None = None
-
-
-class _PodStatus(View, frozen=True):
-    conditions: tuple[_PodCondition, ...] = ()
-    container_statuses: tuple[_ContainerStatus, ...] = ()
-    init_container_statuses: tuple[_ContainerStatus, ...] = ()
-
-
-class _Pod(View, frozen=True):
+class _Pod(core.Pod, frozen=True):
     metadata: ManagedMeta = ManagedMeta()
-    spec: _PodSpec = _PodSpec()
-    status: _PodStatus = _PodStatus()
 
 
 _pod = tolerant(msgspec.json.Decoder(_Pod).decode)
-_requests_by_raw: dict[Any, rows.Amounts] = {}
 _shared: dict[Any, Any] = {}
 
 
@@ -154,69 +113,16 @@ def one(key: Any, value: R) -> R:
     return found
 
 
-def _containers(found: Iterable[_Container]) -> tuple[tuple[str, bytes, str | None], ...]:
-    return tuple([(one.name, bytes(one.resources), one.restart_policy) for one in found])
-
-
-def _allocated(status: _PodStatus) -> tuple[tuple[str, bytes, bytes], ...]:
-    if not (status.container_statuses or status.init_container_statuses):
-        return ()
-    return tuple(
-        [
-            (one.name, bytes(one.resources), bytes(one.allocated_resources))
-            for one in (*status.container_statuses, *status.init_container_statuses)
-            if one.resources or one.allocated_resources
-        ]
-    )
-
-
-def _requests(spec: _PodSpec, status: _PodStatus) -> rows.Amounts:
-    """What a pod uses of its node; during a resize, the larger of requested and allocated."""
-    running, starting = _containers(spec.containers), _containers(spec.init_containers)
-    allocated = _allocated(status)
-    key = (running, starting, bytes(spec.overhead), bytes(spec.resources), allocated)
-    known = _requests_by_raw.get(key)
-    if known is None:
-        whole = core.PodSpec(
-            containers=_resources(running),
-            init_containers=_resources(starting),
-            overhead=msgspec.json.decode(spec.overhead, type=dict[str, str | int | float]),
-            resources=msgspec.json.decode(spec.resources, type=core.Resources),
-        )
-        if len(_requests_by_raw) >= SHARED_LIMIT:
-            _requests_by_raw.clear()
-        statuses = tuple(_status(*one) for one in allocated)
-        known = _requests_by_raw[key] = amounts_of(whole, statuses)
-    return known
-
-
-def _resources(containers: Iterable[tuple[str, bytes, str | None]]) -> tuple[core.Container, ...]:
-    return tuple(
-        core.Container(
-            name=name,
-            resources=msgspec.json.decode(raw, type=core.Resources),
-            restart_policy=policy,
-        )
-        for name, raw, policy in containers
-    )
-
-
-def _status(name: str, resources: bytes, allocated: bytes) -> core.ContainerStatus:
-    return core.ContainerStatus(
-        name=name,
-        resources=msgspec.json.decode(resources or b"{}", type=core.Resources),
-        allocated_resources=msgspec.json.decode(
-            allocated or b"{}", type=dict[str, str | int | float]
-        ),
-    )
-
-
 def amounts_of(spec: core.PodSpec, statuses: tuple[core.ContainerStatus, ...] = ()) -> rows.Amounts:
-    """A pod's requests, sorted; none if they cannot be read."""
+    """A pod's requests, sorted; none if they cannot be read.
+
+    During a resize, the larger of what is requested and what is allocated.
+    """
     try:
-        return tuple(sorted(pod_requests(spec, statuses).items()))
+        found = tuple(sorted(pod_requests(spec, statuses).items()))
     except QuantityError:  # the API server rejects such pods
         return ()
+    return one(found, found)
 
 
 def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
@@ -249,8 +155,10 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
         cleanup=node_type == names.RAY_CLEANUP_TYPE,
         gates=tuple(intern(gate.name) for gate in spec.scheduling_gates),
         selector=one(tuple(selector.items()), selector),
-        node=intern(spec.node_name),
-        requests=_requests(spec, pod.status),
+        node=intern(spec.node_name or ""),
+        requests=amounts_of(
+            spec, (*pod.status.container_statuses, *pod.status.init_container_statuses)
+        ),
         index=_index(meta),
         subindex=_number(meta.labels.get(names.JOB_INDEX_LABEL, "")),
         terminating=meta.deletion_timestamp is not None,

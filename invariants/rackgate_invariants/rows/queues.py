@@ -1,9 +1,9 @@
-"""Converts the JSON of flavors, topologies and queues to rows."""
+"""Converts the JSON of flavors, topologies, queues and Cohorts to rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +14,8 @@ from rackgate.wire.depth import tolerant
 from rackgate_invariants.rows import rows
 from rackgate_invariants.rows.projections import seconds
 
+DRAINED: Final = "HoldAndDrain"
+STOPPED: Final = ("Hold", DRAINED)
 _flavor = tolerant(msgspec.json.Decoder(kueue.ResourceFlavor).decode)
 _topology = tolerant(msgspec.json.Decoder(kueue.Topology).decode)
 
@@ -47,18 +49,19 @@ class _QueueMeta(core.Meta, frozen=True):
     managed_fields: tuple[_Written, ...] = ()
 
 
-class _ClusterQueue(View, frozen=True):
+class _ClusterQueue(kueue.ClusterQueue, frozen=True):
     metadata: _QueueMeta = _QueueMeta()
-    spec: kueue.ClusterQueueSpec = kueue.ClusterQueueSpec()
-    status: kueue.QueueStatus = kueue.QueueStatus()
 
 
-class _LocalQueue(View, frozen=True):
+class _LocalQueue(kueue.LocalQueue, frozen=True):
     metadata: _QueueMeta = _QueueMeta()
-    spec: kueue.LocalQueueSpec = kueue.LocalQueueSpec()
-    status: kueue.QueueStatus = kueue.QueueStatus()
 
 
+class _Cohort(kueue.Cohort, frozen=True):
+    metadata: _QueueMeta = _QueueMeta()
+
+
+_cohort = tolerant(msgspec.json.Decoder(_Cohort).decode)
 _cluster_queue = tolerant(msgspec.json.Decoder(_ClusterQueue).decode)
 _local_queue = tolerant(msgspec.json.Decoder(_LocalQueue).decode)
 
@@ -70,14 +73,14 @@ def cluster_queue_row(raw: bytes | msgspec.Raw) -> rows.QueueRow:
     return rows.QueueRow(
         key=meta.name,
         cohort=queue.spec.cohort_name or "",
-        nominal={
-            (flavor.name, quota.name): _quota(quota.name, quota.nominal_quota)
-            for group in queue.spec.resource_groups
-            for flavor in group.flavors
-            for quota in flavor.resources
-        },
+        nominal=_limits(queue.spec, lambda quota: quota.nominal_quota),
+        borrowing_limit=_limits(queue.spec, lambda quota: quota.borrowing_limit),
+        lending_limit=_limits(queue.spec, lambda quota: quota.lending_limit),
+        stopped=queue.spec.stop_policy in STOPPED,
+        drained=queue.spec.stop_policy == DRAINED,
         counts=_counts(queue.status),
         deleting=meta.deletion_timestamp is not None,
+        created_at=seconds(meta.creation_timestamp),
         spec_at=_spec_at(meta),
         version=meta.resource_version,
         uid=meta.uid,
@@ -91,12 +94,49 @@ def local_queue_row(raw: bytes | msgspec.Raw) -> rows.QueueRow:
     return rows.QueueRow(
         key=meta.key,
         cluster_queue=queue.spec.cluster_queue,
+        stopped=queue.spec.stop_policy in STOPPED,
+        drained=queue.spec.stop_policy == DRAINED,
         counts=_counts(queue.status),
         deleting=meta.deletion_timestamp is not None,
+        created_at=seconds(meta.creation_timestamp),
         spec_at=_spec_at(meta),
         version=meta.resource_version,
         uid=meta.uid,
     )
+
+
+def cohort_row(raw: bytes | msgspec.Raw) -> rows.QueueRow:
+    """A Cohort."""
+    cohort = _cohort(raw)
+    meta = cohort.metadata
+    return rows.QueueRow(
+        key=meta.name,
+        cohort=cohort.spec.parent_name or "",
+        nominal=_limits(cohort.spec, lambda quota: quota.nominal_quota),
+        borrowing_limit=_limits(cohort.spec, lambda quota: quota.borrowing_limit),
+        lending_limit=_limits(cohort.spec, lambda quota: quota.lending_limit),
+        deleting=meta.deletion_timestamp is not None,
+        created_at=seconds(meta.creation_timestamp),
+        spec_at=_spec_at(meta),
+        version=meta.resource_version,
+        uid=meta.uid,
+    )
+
+
+def _limits(
+    spec: kueue.ClusterQueueSpec | kueue.CohortSpec,
+    limit: Callable[[kueue.ResourceQuota], kueue.Amount | None],
+) -> dict[tuple[str, str], int]:
+    """A limit of each flavor and resource that has one."""
+    values = (
+        (flavor.name, quota.name, limit(quota))
+        for group in spec.resource_groups
+        for flavor in group.flavors
+        for quota in flavor.resources
+    )
+    return {
+        (flavor, name): _quota(name, value) for flavor, name, value in values if value is not None
+    }
 
 
 def _spec_at(meta: _QueueMeta) -> float:

@@ -258,8 +258,15 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
         queue: `namespace/name` of its LocalQueue, "" for none.
         reserved: QuotaReserved is True and it has an admission.
         cluster_queue: that it was admitted to.
+        reserved_at: when QuotaReserved became True.
         admitted_at: when Admitted became True.
         evicted_at: when Evicted became True.
+        evicted_reason: reason of Evicted while it is True.
+        preempted_reason: reason of Preempted while it is True.
+        preemptor: UID of the Workload that Preempted names while it is True, "" for none.
+        preemptions: evictions by preemption that its status counts.
+        requeue_at: when it may be queued again; 0 without such a time.
+        timeouts: evictions because its pods were not ready, as its status counts them.
         placed_at: when the admission was last written, by the API server's clock.
         changed_at: the latest change according to its conditions.
         unhealthy_hosts: hosts that await replacement.
@@ -285,8 +292,15 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
     reserved: bool = False
     admitted: bool = False
     cluster_queue: str = ""
+    reserved_at: float = 0.0
     admitted_at: float = 0.0
     evicted_at: float = 0.0
+    evicted_reason: str = ""
+    preempted_reason: str = ""
+    preemptor: str = ""
+    preemptions: int = 0
+    requeue_at: float = 0.0
+    timeouts: int = 0
     placed_at: float = 0.0
     changed_at: float = 0.0
     podsets: tuple[PodSetRow, ...] = ()
@@ -357,13 +371,18 @@ class Counts(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueueRow(msgspec.Struct, frozen=True, gc=False):
-    """A ClusterQueue or LocalQueue.
+    """A ClusterQueue, LocalQueue or Cohort.
 
     Attributes:
         key: name, or `namespace/name`.
         cluster_queue: of a LocalQueue.
-        cohort: of a ClusterQueue.
-        nominal: quota of a ClusterQueue.
+        cohort: of a ClusterQueue; of a Cohort, its parent.
+        nominal: quota of a ClusterQueue or Cohort.
+        borrowing_limit: for the pairs that have one.
+        lending_limit: for the pairs that have one.
+        stopped: it admits nothing.
+        drained: it is stopped, and what was admitted is evicted.
+        created_at: when it was created.
         spec_at: when its spec was last written, by its managed fields.
     """
 
@@ -371,8 +390,13 @@ class QueueRow(msgspec.Struct, frozen=True, gc=False):
     cluster_queue: str = ""
     cohort: str = ""
     nominal: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
+    borrowing_limit: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
+    lending_limit: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
+    stopped: bool = False
+    drained: bool = False
     counts: Counts = Counts()
     deleting: bool = False
+    created_at: float = 0.0
     spec_at: float = 0.0
     version: str = ""
     uid: str = ""

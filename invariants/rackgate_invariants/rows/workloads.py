@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from sys import intern
-from typing import Any
+from typing import Final
 
 import msgspec
 
 from rackgate.api import names
 from rackgate.resources.quantity import QuantityError, quota_amount
 from rackgate.topology.assignment import AssignmentError, TopologyAssignment, decode
-from rackgate.wire import core, kueue
-from rackgate.wire.core import View
+from rackgate.wire import kueue
 from rackgate.wire.depth import tolerant
 from rackgate_invariants.rows import rows
 from rackgate_invariants.rows.jobs import Template, node_constraints_of
@@ -26,49 +26,29 @@ from rackgate_invariants.rows.projections import (
 SLICE_MANAGERS = (str(names.FieldManager.SLICES),)
 # Field manager of the assigner's creations (its user agent); only the assigner creates Workloads.
 WORKLOAD_CREATORS = ("rackgate-assigner",)
+# How Kueue's message of a preemption names the Workload that others gave way to.
+_PREEMPTOR: Final = re.compile(r"\(UID: ([^ ,)]+)")
 
 
-class _PodSetAssignment(View, frozen=True):
-    name: str = ""
-    flavors: dict[str, str] = msgspec.field(default_factory=dict)
-    resource_usage: dict[str, kueue.Amount] = msgspec.field(default_factory=dict)
-    count: int = 0
-    topology_assignment: dict[str, Any] | None = None
+class _PodSetAssignment(kueue.PodSetAssignment, frozen=True):
     delayed_topology_request: str | None = None
 
 
-class _Admission(View, frozen=True):
-    cluster_queue: str = ""
+class _Admission(kueue.Admission, frozen=True):
     pod_set_assignments: tuple[_PodSetAssignment, ...] = ()
 
 
-class _MergedSlice(View, frozen=True):
-    uid: str = ""
-    pod_set: str = ""
-
-
-class _ReclaimablePod(View, frozen=True):
-    name: str = ""
-    count: int = 0
-
-
-class _Status(View, frozen=True):
-    conditions: tuple[core.Condition, ...] = ()
-    reclaimable_pods: tuple[_ReclaimablePod, ...] = ()
+class _Status(kueue.WorkloadStatus, frozen=True):
     admission: _Admission | None = None
-    folded_slices: tuple[_MergedSlice, ...] = ()
-    unhealthy_nodes: tuple[kueue.NodeName, ...] = ()
 
 
-class _Workload(View, frozen=True):
+class _Workload(kueue.Workload, frozen=True):
     metadata: ManagedMeta = ManagedMeta()
-    spec: kueue.WorkloadSpec = kueue.WorkloadSpec()
     status: _Status = _Status()
 
 
 _workload = tolerant(msgspec.json.Decoder(_Workload).decode)
 _template = tolerant(msgspec.json.Decoder(Template).decode)
-_pod_template = tolerant(msgspec.json.Decoder(core.PodTemplate).decode)
 
 
 def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
@@ -87,6 +67,11 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
     )
     done = {one.name: one.count for one in status.reclaimable_pods}
     kind = names.WorkloadCondition
+    reasons = {c.type: intern(c.reason) for c in status.conditions if c.status == "True"}
+    messages = {c.type: c.message for c in status.conditions if c.status == "True"}
+    preemptor = _PREEMPTOR.search(messages.get(kind.PREEMPTED, ""))
+    evictions = status.scheduling_stats.evictions if status.scheduling_stats else ()
+    requeue = status.requeue_state or kueue.RequeueState()
     return rows.WorkloadRow(
         namespace=intern(meta.namespace),
         name=intern(meta.name),
@@ -105,8 +90,17 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
         reserved=admission is not None and kind.QUOTA_RESERVED in true,
         admitted=kind.ADMITTED in true,
         cluster_queue=intern(admission.cluster_queue) if admission else "",
+        reserved_at=true.get(kind.QUOTA_RESERVED, 0.0),
         admitted_at=true.get(kind.ADMITTED, 0.0),
         evicted_at=true.get(kind.EVICTED, 0.0),
+        evicted_reason=reasons.get(kind.EVICTED, ""),
+        preempted_reason=reasons.get(kind.PREEMPTED, ""),
+        preemptor=preemptor[1] if preemptor else "",
+        preemptions=sum(
+            one.count for one in evictions if one.reason == names.EvictionReason.PREEMPTED
+        ),
+        requeue_at=seconds(requeue.requeue_at),
+        timeouts=requeue.count,
         placed_at=written_at(meta, ADMISSION_MANAGERS, "status"),
         changed_at=max(map(seconds, moments)),
         podsets=tuple(
@@ -114,7 +108,7 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
             for podset in spec.pod_sets
         ),
         unhealthy_hosts=frozenset(node.name for node in status.unhealthy_nodes),
-        elastic=meta.annotations.get(names.ELASTIC_ANNOTATION) == "true",
+        elastic=workload.elastic,
         merged_slices=tuple((one.uid, one.pod_set) for one in status.folded_slices),
         resized_at=written_at(meta, SLICE_MANAGERS, "status"),
     )
@@ -133,7 +127,7 @@ def _podset(
         topology=bool(
             request.required or request.preferred or request.unconstrained or _layers(request)
         ),
-        requests=amounts_of(_pod_template(podset.template).spec),
+        requests=amounts_of(template.spec),
         required=request.required or "",
         slice_layers=_layers(request),
         group=request.pod_set_group_name or "",

@@ -33,7 +33,7 @@ def _sum(subject: str, podset: PodSetRow, assignment: TopologyAssignment) -> Ite
     size = max((layer.size for layer in podset.slice_layers), default=1)
     # Slices may have fewer pods than were admitted; the others stay gated.
     if total not in (admitted, admitted // max(size, 1) * size):
-        found = f"the domains take {total} pods, {admitted} are admitted"
+        found = f"the domains have {total} pods, {admitted} are admitted"
         yield Breach("assignment-sum", subject, found)
 
 

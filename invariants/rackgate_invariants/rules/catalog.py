@@ -42,7 +42,7 @@ _TABLE: Final = """
 1 assignment-unreadable     workloads
   Every topology assignment can be decoded, and names no domain twice.
 1 assignment-sum            workloads
-  The domains of an assignment take exactly the pods that were admitted.
+  The domains of an assignment have exactly the pods that were admitted.
 1 assignment-missing        workloads
   A PodSet that requests a topology is admitted only with an assignment.
 1 level-split               nodes workloads resourceflavors topologies
@@ -65,10 +65,10 @@ _TABLE: Final = """
 
 3 over-capacity             nodes pods workloads jobs resourceflavors all-namespaces
   The pods assigned to a leaf domain, with those that were there before, fit its nodes.
-3 over-quota                workloads clusterqueues all-namespaces
-  Admitted Workloads of a ClusterQueue use no more than its nominal quota.
-3 pods-over-quota           quota
-  Pods of a ClusterQueue's jobs use no more than its nominal quota.
+3 over-quota                workloads clusterqueues cohorts all-namespaces
+  Admitted Workloads use no more than the limits of their ClusterQueue and the Cohorts above it.
+3 pods-over-quota           quota cohorts
+  Pods of jobs use no more than the limits of their ClusterQueue and the Cohorts above it.
 3 uncharged                 patient quota
   No queue is charged less than the pods of its jobs use.
 3 running-without-workload  patient pods workloads all-jobs
@@ -105,6 +105,8 @@ _TABLE: Final = """
   A Workload whose Job has ended holds nothing once its pods are gone.
 5 strange-owner             patient workloads
   A Workload that holds quota belongs to the job that it was created for.
+5 evicted-still-runs        patient nodes pods workloads all-jobs
+  Pods of an evicted Workload end within their grace periods.
 
 6 not-started               patient workloads all-jobs
   A Job whose Workload is admitted is started.
@@ -121,6 +123,15 @@ _TABLE: Final = """
 
 7 marks-on-ungoverned       all-jobs
   A Job without a queue label carries nothing that Rackgate injects.
+
+8 preemption-unrecorded     workloads
+  A preempted Workload says which Workload it gave way to, and why.
+8 requeue-state             workloads
+  An evicted Workload gets no quota before its requeueAt, and its timeouts are counted.
+8 admitted-while-stopped    workloads clusterqueues localqueues
+  A queue that is stopped admits nothing.
+8 drained-queue-holds       patient workloads clusterqueues localqueues
+  The admitted Workloads of a queue that drains are evicted.
 """
 
 

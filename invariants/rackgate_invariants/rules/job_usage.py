@@ -43,7 +43,7 @@ class JobUsage:
 
 
 def running_pods_of(group: ObjectGroup, node_index: NodeIndex) -> RunningPods:
-    """Running pods of a group; cached until one of its pods changes."""
+    """Running pods of a group; counted once."""
     if group.pods_in_use is None:
         group.pods_in_use = count_running_pods(
             group.pods.values(), group.job, group.podset_by_child_job(), node_index
@@ -63,69 +63,49 @@ def all_running_pods_of(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class QueueIndex:
-    """The ClusterQueue of each LocalQueue, and the flavors of each ClusterQueue.
-
-    Attributes:
-        cluster_queue_of: ClusterQueue by LocalQueue.
-        offered: flavors by ClusterQueue and resource, in the queue's order.
-    """
-
-    cluster_queue_of: Mapping[str, str]
-    offered: Mapping[str, Mapping[str, tuple[str, ...]]]
-
-
-def queue_index_of(cluster: Cluster) -> QueueIndex:
-    """The queues of a reading."""
-    return QueueIndex(
-        {queue.key: queue.cluster_queue for queue in cluster.local_queues},
-        {queue.key: flavors_by_resource(queue) for queue in cluster.cluster_queues},
-    )
-
-
 def job_usages(
-    queue_index: QueueIndex, groups: Mapping[str, ObjectGroup], node_index: NodeIndex
+    cluster: Cluster, groups: Mapping[str, ObjectGroup], node_index: NodeIndex
 ) -> list[JobUsage]:
-    """Usage of all jobs with running pods; cached while their groups do not change."""
-    found = []
-    for group in groups.values():
-        if not group.root or not (group.workloads or group.managed):
-            continue
-        if group.job_usage is None or group.job_usage[0] is not queue_index:
-            group.job_usage = (queue_index, _job_usage(group, queue_index, groups, node_index))
-        if group.job_usage[1] is not None:
-            found.append(group.job_usage[1])
-    return found
+    """Usage of all jobs with running pods."""
+    cluster_queue_of = {queue.key: queue.cluster_queue for queue in cluster.local_queues}
+    # Flavors by ClusterQueue and resource, in the queue's order.
+    offered = {queue.key: flavors_by_resource(queue) for queue in cluster.cluster_queues}
+    usages = (
+        _job_usage(group, cluster_queue_of, offered, groups, node_index)
+        for group in groups.values()
+        if group.root and (group.workloads or group.managed)
+    )
+    return [usage for usage in usages if usage is not None]
 
 
 def _job_usage(
     group: ObjectGroup,
-    queue_index: QueueIndex,
+    cluster_queue_of: Mapping[str, str],
+    offered: Mapping[str, Mapping[str, tuple[str, ...]]],
     groups: Mapping[str, ObjectGroup],
     node_index: NodeIndex,
 ) -> JobUsage | None:
     every = [one for one in all_running_pods_of(group, groups, node_index) if one.total]
-    workloads_with_slices = group.workloads_with_slices() if every else []
-    queues = _queues(group, workloads_with_slices, queue_index.cluster_queue_of) if every else None
+    if not every:
+        return None
+    workloads_with_slices = group.workloads_with_slices()
+    queues = _queues(group, workloads_with_slices, cluster_queue_of)
     if queues is None:
         return None
     local, cluster_queue = queues
-    flavors = FlavorResolver(queue_index.offered.get(cluster_queue, {}))
+    flavors = FlavorResolver(offered.get(cluster_queue, {}))
     flavors.add_assigned(
         podset for family in workloads_with_slices for podset in family.parent.podsets
     )
     non_terminating, running_usage, reserved_usage = Total(), Total(), Total()
     for one in every:
-        non_terminating_usage = flavors.amounts(one.non_terminating)
-        non_terminating.update(non_terminating_usage)
-        running_usage.update(non_terminating_usage)
+        non_terminating.update(flavors.amounts(one.non_terminating))
         running_usage.update(flavors.amounts(one.terminating))
+    running_usage.update(non_terminating)
     for family in workloads_with_slices:
         for workload in (family.parent, *family.slices):
-            if group.is_releasing_quota(workload):
-                continue
-            reserved_usage.update(reserved_by(workload))
+            if not group.is_releasing_quota(workload):
+                reserved_usage.update(reserved_by(workload))
     return JobUsage(
         local,
         cluster_queue,

@@ -39,21 +39,21 @@ def check_job_state(group: ObjectGroup) -> Iterator[Breach]:
         yield from _running(job, workloads)
         return
     if not workloads and not job.has_priority_class:
-        found = "managed, and it has no Workload"
+        found = "managed, but has no Workload"
         yield Breach("no-workload", job.key, found, job.suspend_changed_at)
     admitted = next((one for one in workloads if one.may_ungate), None)
     if admitted is not None:
         since = max(admitted.admitted_at, job.suspend_changed_at)
         found = f"suspended, its Workload {admitted.key} is admitted"
         yield Breach("not-started", job.key, found, since)
-    elif not any(one.holds for one in workloads):
+    elif not any(one.holds and (one.admitted or one.evicted) for one in workloads):
         yield from _restored(job, workloads)
         yield from _child_jobs_restored(job, group)
 
 
 def _running(job: JobRow, workloads: list[WorkloadRow]) -> Iterator[Breach]:
-    if any(one.holds and one.active and not one.evicted and not one.deleting for one in workloads):
-        return
+    if any(one.may_ungate for one in workloads):
+        return  # with quota alone, admission checks are not all Ready
     changed = max((one.changed_at for one in workloads), default=0.0)
     state = "there is no Workload"
     if workloads:

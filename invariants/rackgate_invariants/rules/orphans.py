@@ -98,10 +98,7 @@ def _foreign_pod(pod: PodRow, group: ObjectGroup) -> str:
     holding = [one for one in own if one.holds]
     if own and pod.workload and f"{pod.namespace}/{pod.workload}" not in group.workloads:
         return f'it names Workload "{pod.workload}", which is not that of its job'
-    if holding and pod.workload and pod.podset and not _has(holding, pod.podset):
+    podsets = {podset.name for one in holding for podset in one.podsets}
+    if holding and pod.workload and pod.podset and pod.podset not in podsets:
         return f'it names PodSet "{pod.podset}", which its Workload does not have'
     return ""
-
-
-def _has(workloads: list[WorkloadRow], podset: str) -> bool:
-    return any(one.name == podset for workload in workloads for one in workload.podsets)

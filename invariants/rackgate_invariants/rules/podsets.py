@@ -71,15 +71,14 @@ def check_domains(placed: PlacedPodSet, node_index: NodeIndex) -> Iterator[Breac
         elif domain not in placed.counts:
             # Pods may still run on a replaced node: they stay until they end.
             if not placed.has_earlier_assignment(pod):
-                found = (
-                    f"sent to {format_domain(domain)}, which is not assigned to {placed.subject}"
-                )
+                where = format_domain(domain)
+                found = f"ungated for {where}, which is not assigned to {placed.subject}"
                 yield Breach("outside-assignment", pod.key, found)
         elif node is not None:
             bound_domain = tuple([node.labels.get(level, "") for level in placed.levels])
             if bound_domain != domain:
                 found = (
-                    f"sent to {format_domain(domain)}, "
+                    f"ungated for {format_domain(domain)}, "
                     f'bound to node "{node.name}" of {format_domain(bound_domain)}'
                 )
                 yield Breach("outside-assignment", pod.key, found)
@@ -112,7 +111,7 @@ def check_ranks(placed: PlacedPodSet, group: ObjectGroup) -> Iterator[Breach]:
             continue
         if domain != order[rank]:
             found = (
-                f"rank {rank} belongs to {format_domain(order[rank])}, sent to "
+                f"rank {rank} belongs to {format_domain(order[rank])}, ungated for "
                 f"{format_domain(domain)}"
             )
             yield Breach("rank-order", pod.key, found)

@@ -1,4 +1,4 @@
-"""Admitted usage and running pods against the nominal quota and the status of queues."""
+"""Admitted usage and running pods against the quota and the status of queues."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from rackgate_invariants.cluster import Cluster, ObjectGroup
 from rackgate_invariants.rows.rows import Counts, QueueRow, WorkloadRow
 from rackgate_invariants.rules.catalog import Breach
 from rackgate_invariants.rules.job_usage import JobUsage, reserved_by
-
-Total = Counter[tuple[str, str]]
+from rackgate_invariants.rules.quota_tree import Total, quota_nodes
 
 
 @dataclass(slots=True)
@@ -23,7 +22,7 @@ class _QueueTotals:
         most: what all running pods use beyond it.
         admitted_for_certain: the share of `least` that belongs to an admitted job.
         changed_at: the latest change of one of them.
-        admitted_at: the latest admission.
+        reserved_at: when the last of them reserved quota.
     """
 
     pending: int = 0
@@ -35,7 +34,7 @@ class _QueueTotals:
     most: Total = field(default_factory=Counter)
     admitted_for_certain: Total = field(default_factory=Counter)
     changed_at: float = 0.0
-    admitted_at: float = 0.0
+    reserved_at: float = 0.0
 
     def add(self, workload: WorkloadRow) -> None:
         self.changed_at = max(self.changed_at, workload.changed_at)
@@ -44,8 +43,10 @@ class _QueueTotals:
             return
         self.reserving += 1
         self.admitted += workload.admitted
-        # By the API server's clock, like the queue's time; conditions may have another clock.
-        self.admitted_at = max(self.admitted_at, workload.placed_at or workload.admitted_at)
+        # A replacement or a resize writes the admission again, and the assigner's clock may be
+        # ahead of the API server's: what is late by both reserved quota late.
+        reserved_at = min(workload.placed_at or workload.reserved_at, workload.reserved_at)
+        self.reserved_at = max(self.reserved_at, reserved_at)
         amounts = reserved_by(workload)
         self.reservation.update(amounts)
         if workload.admitted:
@@ -58,11 +59,6 @@ class _QueueTotals:
         self.most.update(job_usage.running_usage - job_usage.reserved_usage)
         if job_usage.admitted:
             self.admitted_for_certain.update(job_usage.non_terminating - job_usage.reserved_usage)
-
-
-def _has_unreadable_admission(workload: WorkloadRow) -> bool:
-    """Whether its admission cannot be decoded; then it is not counted."""
-    return any(podset.problem for podset in workload.podsets)
 
 
 def counted_workloads(cluster: Cluster, groups: Mapping[str, ObjectGroup]) -> Iterator[WorkloadRow]:
@@ -84,48 +80,46 @@ def counted_workloads(cluster: Cluster, groups: Mapping[str, ObjectGroup]) -> It
         over = workload.is_slice and (
             workload.owner not in merged_uids or workload.uid in merged_uids[workload.owner]
         )
-        if not (over or _has_unreadable_admission(workload)):
+        # An admission that cannot be decoded is not counted.
+        if not (over or any(podset.problem for podset in workload.podsets)):
             yield workload
 
 
-def check_nominal_quota(
+def check_quota(
     cluster: Cluster, groups: Mapping[str, ObjectGroup], job_usages: Iterable[JobUsage]
 ) -> Iterator[Breach]:
-    """`over-quota` and `pods-over-quota`; queues of one cohort share their quota.
+    """`over-quota` and `pods-over-quota`, for each node of the trees of queues and Cohorts.
 
-    A quota that was reduced after the last admission is no breach: pods may use what was admitted
-    before.
+    A quota that was reduced after the last admission, or shortly before it, is no breach: the
+    assigner may learn it late, and pods may use what was admitted before.
     """
     held: dict[str, _QueueTotals] = defaultdict(_QueueTotals)
     for workload in counted_workloads(cluster, groups):
         if workload.holds:
             held[workload.cluster_queue].add(workload)
-    non_terminating: dict[str, Total] = defaultdict(Counter)
+    live: dict[str, Total] = defaultdict(Counter)
     for job_usage in job_usages:
-        non_terminating[job_usage.cluster_queue].update(job_usage.non_terminating)
-    for queues in _queues_by_cohort(cluster.cluster_queues):
-        quota, used, live_usage = Counter[tuple[str, str]](), Total(), Total()
-        for queue in queues:
-            quota.update(queue.nominal)
-            used.update(held[queue.key].reservation)
-            live_usage.update(non_terminating[queue.key])
-        lowered = max(q.spec_at for q in queues) > max(held[q.key].admitted_at for q in queues)
-        subject = "+".join(sorted(queue.key for queue in queues))
-        for pair in sorted({*used, *live_usage}):
-            named, most = f"{subject} {pair[0]}/{pair[1]}", quota[pair]
-            if used[pair] > most and not lowered:
-                found = f"{used[pair]} in use, the nominal quota is {most}"
-                yield Breach("over-quota", named, found)
-            if live_usage[pair] > (max(most, used[pair]) if lowered else most):
-                found = f"running pods use {live_usage[pair]}, the nominal quota is {most}"
+        live[job_usage.cluster_queue].update(job_usage.non_terminating)
+    reserved = defaultdict(Counter, {key: totals.reservation for key, totals in held.items()})
+    for node in quota_nodes(cluster.cluster_queues, cluster.cohorts):
+        queues = [queue.key for queue in node.queues()]
+        if not queues:
+            continue
+        lowered_at = node.lowered_at()
+        pairs = {pair for key in queues for pair in (*reserved[key], *live[key])}
+        for pair in sorted(pairs):
+            most = node.limit(pair)
+            if most is None:
+                continue
+            named = f"{node.subject} {pair[0]}/{pair[1]}"
+            used, running = node.usage(pair, reserved), node.usage(pair, live)
+            users = [queue.key for queue in node.users(pair, reserved)]
+            lowered = lowered_at > max([held[key].reserved_at for key in users], default=0.0)
+            if used > most and not lowered:
+                yield Breach("over-quota", named, f"{used} in use, the quota is {most}")
+            if running > (max(most, used) if lowered else most):
+                found = f"running pods use {running}, the quota is {most}"
                 yield Breach("pods-over-quota", named, found)
-
-
-def _queues_by_cohort(queues: Iterable[QueueRow]) -> Iterable[list[QueueRow]]:
-    found: dict[str, list[QueueRow]] = defaultdict(list)
-    for queue in queues:
-        found[queue.cohort or f"={queue.key}"].append(queue)
-    return found.values()
 
 
 def check_uncharged(cluster: Cluster, job_usages: Iterable[JobUsage]) -> Iterator[Breach]:

@@ -46,8 +46,8 @@ _TYPES: Final[dict[Kind, explanation.Requirement]] = {
     Kind.FILLER: "none",
 }
 _DOES: Final[dict[explanation.KaiResult, str]] = {
-    "scheduled": "places it",
-    "partly": "places a part of it",
+    "scheduled": "schedules it",
+    "partly": "schedules a part of it",
     "pending": "leaves it pending",
 }
 
@@ -213,14 +213,14 @@ def _pending(
         placement = find_placement(left, requests, request.steps)
     except UndecidedError:
         answer = "undecided"
-        summary = f"not decided within {request.steps} steps; ask for more with --steps"
+        summary = f"not decided within {request.steps} steps; increase --steps"
     else:
         if placement is None:
             lacking = _shortages(request, requests, left)
-            summary = lacking[0].text if lacking else "there is no place"
+            summary = lacking[0].text if lacking else "does not fit"
         else:
             answer = "scheduled"
-            summary = f"all {pods} pods find a place" if pods > 1 else "its pod finds a place"
+            summary = f"all {pods} pods fit" if pods > 1 else "its pod fits"
     group = explanation.Group(
         name=requests.group.name,
         pod_group=name,
@@ -264,12 +264,12 @@ def _running(
         answer="scheduled" if len(own) >= pods else "undecided",
         summary=f"all {pods} pods run"
         if len(own) >= pods
-        else f"{len(own)} of {pods} pods are on nodes",
+        else f"{len(own)} of {pods} pods are bound",
         complete=True,
         subgroups=_subgroup_entries(room, request.pool, requests, None),
         shortages=(),
         kai=_NOT_JUDGED,
-        running=_domain_rooms(Counter(paths)),
+        running=_domain_pods(Counter(paths)),
     )
 
 
@@ -277,7 +277,7 @@ def _kai(mine: Prediction, robust: Prediction) -> explanation.Kai:
     """KAI's result with the chosen profile, and whether the other profile helps."""
     reasons = mine.reasons
     if mine.result != "scheduled" and robust.result == "scheduled":
-        helps = "use --profile robust, with which KAI places it; or"
+        helps = "use --profile robust, with which KAI schedules it; or"
         reasons = tuple(msgspec.structs.replace(one, help=f"{helps} {one.help}") for one in reasons)
     return explanation.Kai(result=mine.result, robust=robust.result, deviations=reasons)
 
@@ -324,13 +324,13 @@ def _pods_by_path(room: Room, node: Node, placement: GroupPlacement) -> Counter[
     return found
 
 
-def _places(pods: Mapping[tuple[str, ...], int]) -> tuple[explanation.DomainRoom, ...]:
-    return _domain_rooms({format_path(path): number for path, number in pods.items()})
+def _places(pods: Mapping[tuple[str, ...], int]) -> tuple[explanation.DomainPods, ...]:
+    return _domain_pods({format_path(path): number for path, number in pods.items()})
 
 
-def _domain_rooms(pods: Mapping[tuple[str, ...], int]) -> tuple[explanation.DomainRoom, ...]:
+def _domain_pods(pods: Mapping[tuple[str, ...], int]) -> tuple[explanation.DomainPods, ...]:
     return tuple(
-        explanation.DomainRoom(domain=path, pods=number) for path, number in sorted(pods.items())
+        explanation.DomainPods(domain=path, pods=number) for path, number in sorted(pods.items())
     )
 
 
@@ -339,7 +339,7 @@ def _domain_rooms(pods: Mapping[tuple[str, ...], int]) -> tuple[explanation.Doma
 
 def _key_entries(
     room: Room, pool: Pool, group_requests: Sequence[TaskGroupRequests], top: int
-) -> tuple[explanation.KeyRoom, ...]:
+) -> tuple[explanation.KeyDomains, ...]:
     """The pool's keys on these nodes: number of domains, and those with the most free capacity."""
     pods: Counter[Shape] = Counter()
     for one in group_requests:
@@ -351,13 +351,13 @@ def _key_entries(
         sums = room.sums(level, fits)
         best = sorted(domains, key=lambda at: (-sums[at], at))[:top]
         found.append(
-            explanation.KeyRoom(
+            explanation.KeyDomains(
                 key=key.key,
                 label=key.label,
                 domains=len(domains),
                 unlabelled=sum(key.label not in node.labels for node in room.nodes),
                 best=tuple(
-                    explanation.DomainRoom(domain=format_path(room.path(level, at)), pods=sums[at])
+                    explanation.DomainPods(domain=format_path(room.path(level, at)), pods=sums[at])
                     for at in best
                 ),
             )
@@ -370,8 +370,8 @@ def _unsized(workflow: Workflow) -> Iterator[str]:
     bare = sum(unsized_in(workflow, group) for group in workflow.groups)
     if bare:
         yield (
-            f"{counted(bare, 'task')} of no size counted as one cpu each, but the pods that apply "
-            "makes of them request nothing: KAI may find room for them where none is counted"
+            f"{counted(bare, 'task')} without a size: each counts as one cpu here, but the pods "
+            "that apply creates request nothing, so KAI may place them on nodes without a free cpu"
         )
 
 
@@ -394,24 +394,25 @@ def _overall_kai(results: Sequence[explanation.KaiResult]) -> explanation.KaiRes
 def _possible(found: explanation.WorkflowExplanation) -> str:
     pods = counted(sum(group.pods for group in found.groups), "pod")
     if all(group.running for group in found.groups) and found.answer == "scheduled":
-        return f"Running: its {pods} are on nodes."
+        return f"Running: its {pods} are bound."
     if found.answer == "scheduled":
-        return f"Possible: there is a place for its {pods}."
+        return f"Possible: its {pods} fit{'s' if pods == '1 pod' else ''}."
     half = [group.name for group in found.groups if group.running and group.kai.deviations]
     if half:
-        return f"Not decided: of {', '.join(half)} only a part of the pods runs."
+        return f"Not decided: only some pods of {', '.join(half)} run."
     waiting = [group.name for group in found.groups if group.answer != "scheduled"]
     names = ", ".join(waiting[:_NAMED]) + (", ..." if len(waiting) > _NAMED else "")
+    verb = "does" if len(waiting) == 1 else "do"
     if found.answer == "undecided":
-        return f"Not decided: the search for {names} was cut off; give it more --steps."
+        return f"Not decided: the search for {names} was cut off. Increase --steps."
     if found.together:
         return (
-            f"Possible for all at once, but KAI takes task groups one after another, and {names} "
-            "may find no place after the others. Submit it first."
+            "Possible for all task groups at once, but KAI schedules one after another, and "
+            f"{names} may not fit after the others. Submit {names} first."
         )
     if found.answer == "partly":
-        return f"Not possible for all: {names} finds no place after the others."
-    return f"Not possible: there is no place for {names}."
+        return f"Not possible for all: {names} {verb} not fit after the others."
+    return f"Not possible: {names} {verb} not fit."
 
 
 def _of_kai(found: explanation.WorkflowExplanation) -> str:
@@ -422,7 +423,7 @@ def _of_kai(found: explanation.WorkflowExplanation) -> str:
     if all(group.running for group in found.groups) and found.kai_result == "scheduled":
         return ""
     if found.kai_result == "unknown":
-        return f"What {kai} does with {which} cannot be known: {names}."
+        return f"What {kai} does with {which} cannot be predicted: {names}."
     if not wrong and found.answer == found.kai_result:
         return f"{kai} does the same."
     if not wrong:

@@ -22,8 +22,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base: immutable, camelCase in JSON."""
 
 
-class DomainRoom(Reply, frozen=True):
-    """A domain and a number of pods: that go there, or that it would take."""
+class DomainPods(Reply, frozen=True):
+    """A domain, and the number of pods that are placed or fit there."""
 
     domain: tuple[str, ...]
     pods: int
@@ -33,12 +33,13 @@ class Subgroup(Reply, frozen=True):
     """One node of a task group's tree.
 
     Attributes:
-        name: of the subgroup; "" for what all tasks of the group share.
-        key: the pool's key; group: as the workflow writes it, "" for tasks that name none.
-        type: what is asked; "none" where OSMO fills a level up.
-        together: whether all its pods share a domain of the key; None while they have no place.
+        name: name of the subgroup; "" for what all tasks of the group share.
+        key: the pool's key.
+        group: group that the workflow names; "" for tasks that name none.
+        type: type of the requirement; "none" for tasks that name no group of this key.
+        together: whether all its pods share a domain of the key; null if they do not fit.
         domain: that domain.
-        places: where its pods go, by the finest key; of leaves only.
+        places: domains of its pods, by the finest key; of leaves only.
     """
 
     name: str
@@ -48,19 +49,20 @@ class Subgroup(Reply, frozen=True):
     pods: int
     together: bool | None = None
     domain: tuple[str, ...] | None = None
-    places: tuple[DomainRoom, ...] = ()
+    places: tuple[DomainPods, ...] = ()
 
 
 class Shortage(Reply, frozen=True):
-    """A group that finds no domain.
+    """A group that does not fit in any domain.
 
     Attributes:
-        key: the pool's key; "" where the whole task group finds no room.
-        takes: pods that the closest domain takes; missing: pods that it does not.
-        missing_nodes: empty nodes that would take the missing pods; 0: no node is large enough.
-        rooms: the domains that come closest, best first.
-        within: domain that this is inside of.
-        beside: subgroups that fit, but leave too little.
+        key: the pool's key; "" if the whole task group does not fit.
+        takes: pods that fit in the best domain.
+        missing: pods that do not fit in it.
+        missing_nodes: empty nodes that fit the missing pods; 0 if no node is large enough.
+        rooms: the best domains, with the pods that fit in each.
+        within: domain that these domains are in.
+        beside: subgroups that fit, but leave too little free capacity.
         text: all of it in a sentence.
     """
 
@@ -71,14 +73,14 @@ class Shortage(Reply, frozen=True):
     takes: int
     missing: int
     missing_nodes: int
-    rooms: tuple[DomainRoom, ...]
+    rooms: tuple[DomainPods, ...]
     within: tuple[str, ...]
     beside: tuple[str, ...]
     text: str
 
 
 class Deviation(Reply, frozen=True):
-    """A reason why KAI does not do what is possible, or why what it does cannot be known."""
+    """Why KAI does not do what is possible, or why its result cannot be predicted."""
 
     name: str
     text: str
@@ -86,12 +88,12 @@ class Deviation(Reply, frozen=True):
 
 
 class Kai(Reply, frozen=True):
-    """What KAI does with one task group. Where it puts pods is not foretold.
+    """What KAI does with one task group. It does not say where KAI places pods.
 
     Attributes:
-        result: "unknown": it does not follow from what is known of KAI.
-        robust: the same with `--profile robust`.
-        deviations: why it is not what is possible, or is not known; else empty.
+        result: "unknown" if the known behavior of KAI does not decide it.
+        robust: the result with `--profile robust`.
+        deviations: why it differs from what is possible, or is unknown; else empty.
     """
 
     result: KaiResult
@@ -103,10 +105,10 @@ class Group(Reply, frozen=True):
     """One task group: one PodGroup.
 
     Attributes:
-        answer: whether it can be placed on the room that the groups before it leave, if they
-            are placed as is shown; pods that terminate still take theirs.
-        running: where its pods are that are on nodes already, by the finest key.
-        complete: False where the search for further preferences was cut off.
+        answer: whether it fits in the capacity that is free after the groups before it are placed
+            as shown; terminating pods still use theirs.
+        running: domains of its bound pods, by the finest key.
+        complete: false if the search for further preferences was cut off.
     """
 
     name: str
@@ -118,7 +120,7 @@ class Group(Reply, frozen=True):
     subgroups: tuple[Subgroup, ...]
     shortages: tuple[Shortage, ...]
     kai: Kai
-    running: tuple[DomainRoom, ...] = ()
+    running: tuple[DomainPods, ...] = ()
 
 
 class LeftOut(Reply, frozen=True):
@@ -129,29 +131,29 @@ class LeftOut(Reply, frozen=True):
     names: tuple[str, ...]
 
 
-class KeyRoom(Reply, frozen=True):
+class KeyDomains(Reply, frozen=True):
     """One key of the pool on these nodes.
 
     Attributes:
         unlabelled: nodes without its label.
-        best: domains that take most pods of the workflow's largest kind, best first.
+        best: domains that fit the most pods of the workflow's most frequent size, best first.
     """
 
     key: str
     label: str
     domains: int
     unlabelled: int
-    best: tuple[DomainRoom, ...]
+    best: tuple[DomainPods, ...]
 
 
 class WorkflowExplanation(Reply, frozen=True):
     """The whole answer.
 
     Attributes:
-        answer: "scheduled": every task group finds a place after those before it.
-        together: whether all task groups fit at once, whoever comes first; None: not decided.
-        groups: by the names of their PodGroups, and each placed on what those before it leave;
-            KAI may take them in another order.
+        answer: "scheduled" if every task group fits after those before it.
+        together: whether all task groups fit at once, in any order; null if not decided.
+        groups: ordered by the names of their PodGroups, each placed in the capacity that those
+            before it leave free; KAI may schedule them in another order.
     """
 
     workflow: str
@@ -163,7 +165,7 @@ class WorkflowExplanation(Reply, frozen=True):
     together: bool | None
     kai_result: KaiResult
     summary: str
-    keys: tuple[KeyRoom, ...]
+    keys: tuple[KeyDomains, ...]
     left_out: tuple[LeftOut, ...]
     groups: tuple[Group, ...]
     warnings: tuple[str, ...] = ()

@@ -310,8 +310,9 @@ def _mixed(
         level = 0 if subgroup.required is None else subgroup.required + 1
         room = max(view.all_labelled.sums(level, view.all_labelled.fits(big)), default=0)
         if room < len(subgroup.tasks):
-            where = f"no {group.levels[level - 1]} has" if level else "the nodes have"
-            yield reasons.mixed(subgroup, f"so {where} room for its {len(subgroup.tasks)} pods")
+            where = f"one {group.levels[level - 1]}" if level else "the nodes"
+            what = f"counted so, its {len(subgroup.tasks)} pods do not fit in {where}"
+            yield reasons.mixed(subgroup, what)
             return
 
 
@@ -337,7 +338,7 @@ def _uncertain_reasons(
         one for one in mixed if one.constrained and is_overcounted(group.requests_of(one))
     ]
     if overcounted:
-        yield reasons.mixed(overcounted[-1], "a domain that holds them may seem too small to it")
+        yield reasons.mixed(overcounted[-1], "KAI may reject a domain in which they fit")
     elif mixed:
         yield reasons.packing()
     parents = [one for one in subgroups if len(one.children) > 1]

@@ -18,10 +18,10 @@ def unlabelled(bare: int, nodes: Sequence[NodeInfo], levels: Sequence[str]) -> D
     shown = ", ".join(f"{label} on {count}" for label, count in lacking.items() if count)
     return Deviation(
         name="unlabelled nodes",
-        text=f"{bare} of {len(nodes)} nodes lack a label of the Topology ({shown}); "
-        "for any constraint, also a mere preference, KAI counts only nodes that carry all of its "
-        "labels, also those of keys that the workflow does not use",
-        help="label these nodes, or take the keys that they lack out of the pool",
+        text=f"{bare} of {len(nodes)} nodes lack a label of the Topology ({shown}). For any "
+        "constraint, also a preference, KAI uses only nodes that carry all labels of the Topology, "
+        "also those of keys that the workflow does not use",
+        help="label these nodes, or remove the keys that they lack from the pool",
     )
 
 
@@ -29,8 +29,8 @@ def one_domain(levels: Sequence[str], level: int) -> Deviation:
     """A level whose domains KAI does not find."""
     return Deviation(
         name="one-domain defect",
-        text="the nodes that KAI chooses from, cordoned ones among them, all lie in one domain of "
-        f"a finer level, and then it does not see the level that is asked for ({levels[level]})",
+        text="all nodes that KAI can choose from, also cordoned ones, are in one domain of a finer "
+        f"level. Then KAI does not find the requested level ({levels[level]})",
         help="require the pool's finest key instead, or add nodes in a second domain of "
         f"{levels[-1]}",
     )
@@ -41,9 +41,9 @@ def mixed(subgroup: SubGroup, what: str) -> Deviation:
     who = f'subgroup "{subgroup.name}"' if subgroup.name else "the PodGroup"
     return Deviation(
         name="mixed sizes",
-        text=f"the pods of {who} are of several sizes, and KAI counts each as large as the "
-        f"largest, resource by resource: {what}",
-        help="give its tasks one size, or put tasks of another size into a task group of their own",
+        text=f"the pods of {who} have several sizes, and KAI counts each as large as the largest, "
+        f"resource by resource: {what}",
+        help="give its tasks one size, or move tasks of another size to a task group of their own",
     )
 
 
@@ -51,8 +51,8 @@ def packing() -> Deviation:
     """Pods of several sizes that share nodes."""
     return Deviation(
         name="mixed sizes",
-        text="pods of several sizes share nodes, and KAI puts one pod after another on a node "
-        "without going back",
+        text="pods of several sizes share nodes, and KAI assigns nodes to one pod after another "
+        "without backtracking",
         help="give the tasks one size",
     )
 
@@ -61,9 +61,9 @@ def groups_before() -> Deviation:
     """Task groups that KAI may schedule earlier, in domains that are not known."""
     return Deviation(
         name="task groups before",
-        text="KAI takes the workflow's task groups one after another, older ones first. Their ages "
-        "are not known here, so any other group may come first, and what is left for this one "
-        "depends on where KAI puts it",
+        text="KAI schedules the workflow's task groups one after another, older ones first. Their "
+        "ages are not known here, so any other group may come first. The capacity that is left for "
+        "this one depends on where KAI places the others",
         help="submit this group before the others, or wait until their pods run",
     )
 
@@ -74,9 +74,8 @@ def siblings(subgroup: SubGroup, pod_group: str) -> Deviation:
     shown = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
     return Deviation(
         name="sibling order",
-        text="KAI places subgroups one after another in the order of their names "
-        f"({shown or pod_group}) and does not go back: where it puts the first decides whether "
-        "the others find room",
+        text=f"KAI places subgroups one after another, by name ({shown or pod_group}), and does "
+        "not backtrack. Whether the others fit depends on where it places the first",
         help="rename groups so that larger ones sort first",
     )
 
@@ -85,10 +84,10 @@ def dots(one: str, other: str) -> Deviation:
     """Two domains whose joined label values are equal."""
     return Deviation(
         name="dots in label values",
-        text=f"KAI joins label values with dots and takes {one} and {other} for one domain: it may "
-        "place a group over both although one is required",
-        help="take the dots out of the node labels' values, or make the values of the finer key "
-        "unique in the cluster",
+        text=f"KAI joins label values with dots, and so {one} and {other} are one domain for it. "
+        "It may place a group across both although one is required",
+        help="remove the dots from the values of the node labels, or make the values of the finer "
+        "key unique in the cluster",
     )
 
 
@@ -96,9 +95,9 @@ def outside_pool(nodes: int) -> Deviation:
     """Pods that may run outside the pool."""
     return Deviation(
         name="nodes outside the pool",
-        text=f"{nodes} other nodes of the cluster are not among those that -l chooses, and "
-        "the pods carry no node selector that keeps them away from there",
-        help="name the labels of the pool's nodes in the pool's node_selector",
+        text=f"{nodes} other nodes of the cluster are not selected by -l, and the pods have no "
+        "node selector that excludes them",
+        help="set the labels of the pool's nodes in the pool's node_selector",
     )
 
 
@@ -106,8 +105,8 @@ def search_limit() -> Deviation:
     """The exact search ended undecided."""
     return Deviation(
         name="search cut off",
-        text="whether there is a place was not decided",
-        help="give the search more --steps",
+        text="the search did not decide whether it fits",
+        help="increase --steps",
     )
 
 
@@ -116,8 +115,8 @@ def unsized(tasks: int) -> Deviation:
     who = "1 task has" if tasks == 1 else f"{tasks} tasks have"
     return Deviation(
         name="unsized tasks",
-        text=f"{who} no size: counted as one cpu each, but the pods that apply makes of them "
-        "request nothing, and KAI may find room for them where none is counted",
+        text=f"{who} no size. Each counts as one cpu here, but the pods that apply creates request "
+        "nothing, so KAI may place them on nodes without a free cpu",
         help="give the tasks' resources a size",
     )
 
@@ -127,8 +126,8 @@ def terminating(pods: int) -> Deviation:
     who = "1 pod terminates" if pods == 1 else f"{pods} pods terminate"
     return Deviation(
         name="terminating pods",
-        text=f"{who} on these nodes: their room is counted as taken, but KAI counts it as free",
-        help="ask again once they are gone",
+        text=f"{who} on these nodes. Their requests count as used here, but as free for KAI",
+        help="run the command again when they are gone",
     )
 
 
@@ -136,6 +135,6 @@ def partly(running: int, pods: int) -> Deviation:
     """Some pods run, and the others are added to them."""
     return Deviation(
         name="partly running",
-        text=f"{running} of {pods} pods are on nodes, and KAI adds the others to them",
-        help="delete the running pods so that KAI assigns the whole group again, or wait",
+        text=f"{running} of {pods} pods are bound, and KAI adds the others to them",
+        help="delete the running pods so that KAI places the whole group again, or wait",
     )

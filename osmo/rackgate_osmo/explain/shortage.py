@@ -208,11 +208,13 @@ class _Finder:
             missing=pods - takes,
             missing_nodes=self._missing_nodes(item, kept),
             rooms=tuple(
-                explanation.DomainRoom(domain=format_path(path), pods=n)
+                explanation.DomainPods(domain=format_path(path), pods=n)
                 for path, n in rooms[: self.top]
             ),
             within=format_path(within),
-            beside=tuple(_called(self.nodes[other]) for other in earlier),
+            beside=tuple(
+                one.name or one.group or "all pods" for one in map(self.nodes.__getitem__, earlier)
+            ),
             text="",
         )
         return msgspec.structs.replace(found, text=self._sentence(found, node))
@@ -220,26 +222,28 @@ class _Finder:
     def _sentence(self, found: explanation.Shortage, node: Node | None) -> str:
         pods, missing = counted(found.pods, "pod"), f"{counted(found.missing, 'pod')} missing"
         if not self.room.nodes:
-            return f"{pods}: there is no node that pods may use"
+            return f"{pods}: there is no usable node"
         if not found.missing_nodes:
-            missing += ", and no node is large enough, even an empty one"
+            missing += ", and no node is large enough, even if it is empty"
         else:
-            missing += f", as many as {counted(found.missing_nodes, 'empty node')} would take"
+            missing += (
+                f", for which {counted(found.missing_nodes, 'more empty node')} would suffice"
+            )
         if node is None:
-            return f"{pods}: the nodes take {found.takes}, {missing}"
+            return f"{pods}: the nodes fit {found.takes}, {missing}"
         who = f'group "{node.group}" of {pods}'
         inside = f" in {shown(found.within)}" if found.within else ""
         if found.beside:
             others = ", ".join(found.beside[:_NAMED])
             if len(found.beside) > _NAMED:
                 others += f" and {len(found.beside) - _NAMED} more"
-            return f"{who}: no {found.key}{inside} is left for it beside {others}; {missing}"
+            return f"{who}: does not fit in any {found.key}{inside} next to {others}, {missing}"
         if not found.rooms:
             label = self.pool.topology_keys[node.level].label
-            return f'{who}: no node{inside} carries the label {label} of key "{found.key}"'
+            return f'{who}: no node{inside} has the label {label} of key "{found.key}"'
         best = shown(found.rooms[0].domain)
-        closest = f"the best, {best}, takes {found.takes}, {missing}"
-        return f"{who}: no {found.key}{inside} takes it; {closest}"
+        closest = f"the best candidate, {best}, fits {found.takes}, {missing}"
+        return f"{who}: does not fit in any single {found.key}{inside}; {closest}"
 
 
 def fits_empty(room: Room, shape: Shape) -> int:
@@ -264,10 +268,6 @@ def shown(path: Sequence[str]) -> str:
 def counted(number: int, what: str) -> str:
     """A number with its noun."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _called(node: Node) -> str:
-    return node.name or node.group or "all pods"
 
 
 def _trimmed(item: Item, kept: dict[Item, list[int]]) -> Item:

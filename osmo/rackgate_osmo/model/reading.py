@@ -54,7 +54,7 @@ def read_pool(data: Any) -> Pool:
     keys = data.get("topology_keys")
     if isinstance(keys, list | tuple) and len(keys) > MAX_KEYS:
         # KAI[topology-17-levels]
-        message = f"{len(keys)} keys are too many: KAI takes {MAX_KEYS} levels at most"
+        message = f"{len(keys)} keys are too many: KAI supports at most {MAX_KEYS} levels"
         raise RejectedError([Rejection("pool", "levels", "topology_keys", len(keys), message)])
     # In YAML, a field without a value is null.
     empty = [field for field in _OPTIONAL if field in data and data[field] is None]
@@ -135,12 +135,12 @@ class _Resources:
         for name, value in given.items():
             if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
                 message = (
-                    f"{format_value(name)} is no name of a resource: use 1 to {MAX_NAME} characters"
+                    f"{format_value(name)} is not a resource name: use 1 to {MAX_NAME} characters"
                 )
                 found.append(Rejection("submission", "name", path_of(*prefix), name, message))
                 continue
             if name in self._prefix:
-                message = f"resource {format_value(name)} is in {path_of(*self._prefix[name])} too"
+                message = f"resource {format_value(name)} is also in {path_of(*self._prefix[name])}"
                 path = path_of(*prefix, name)
                 found.append(Rejection("submission", "duplicate-resource", path, name, message))
                 continue
@@ -159,7 +159,7 @@ class _Resources:
 def _read_name(body: Mapping[Any, Any], inside: Location, found: list[Rejection]) -> str:
     if "name" not in body:
         path = path_of(*inside, "name")
-        found.append(Rejection("submission", "missing", path, None, "the field is missing: add it"))
+        found.append(Rejection("submission", "missing", path, None, "a value is required"))
         return ""
     try:
         return _name.validate_python(body["name"], strict=True)
@@ -169,7 +169,7 @@ def _read_name(body: Mapping[Any, Any], inside: Location, found: list[Rejection]
 
 
 def _not_a_mapping(at: At, path: str, value: object) -> Rejection:
-    return Rejection(at, "type", path, value, f"{format_value(value)} is not a mapping: write one")
+    return Rejection(at, "type", path, value, f"{format_value(value)} is not a mapping")
 
 
 # -- task groups -----------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _invalid_list(given: Any, prefix: Location) -> Rejection | None:
         message = "no task groups: list at least one under groups"
         return Rejection("submission", "missing", path, None, message)
     if not isinstance(given, list | tuple):
-        message = f"{format_value(given)} is not a list: write a list"
+        message = f"{format_value(given)} is not a list"
         return Rejection("submission", "type", path, given, message)
     if not given:
         message = "the list is empty: add at least one"

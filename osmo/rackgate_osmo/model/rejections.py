@@ -148,10 +148,10 @@ def _rejection_of_detail(
         message = f"{format_value(value)} is not one of {context['expected']}"
         return Rejection(at, "type", path, value, message)
     if kind == "literal_error":
-        message = f"{format_value(value)} is no requirementType: use required or preferred"
+        message = f"{format_value(value)} is not a valid requirementType: use required or preferred"
         return Rejection(at, "requirement-type", path, value, message)
     if kind == "missing":
-        return Rejection(at, "missing", path, None, "the field is missing: add it")
+        return Rejection(at, "missing", path, None, "a value is required")
     if kind == "quantity":
         return Rejection(at, "quantity", path, value, f"{format_value(value)} {detail['msg']}")
     if kind in ("too_long", "string_too_long"):
@@ -159,7 +159,9 @@ def _rejection_of_detail(
         message = f"more than {context['max_length']} {what}: use {context['max_length']} at most"
         return Rejection(at, "too-long", path, value, message)
     if kind == "string_too_short":
-        return Rejection(at, "empty", path, value, f"{format_value(value)} is empty: write a name")
+        return Rejection(
+            at, "empty", path, value, f"{format_value(value)} is empty: a name is required"
+        )
     wanted = _TYPES.get(kind.split("_", 1)[0])
     message = (
         f"{format_value(value)} is not {wanted}"

@@ -69,23 +69,23 @@ def rejections_of_pool(pool: Pool) -> Iterator[Rejection]:
         yield from _seen_before("label", one.label, labels, index, path)
         if not _is_label(one.label):
             message = (
-                f"{format_value(one.label)} is a label that no node can carry: use a form such as "
+                f"{format_value(one.label)} is not a valid node label: use a form such as "
                 f'"rack" or "example.com/rack", with at most {_MAX_LABEL_NAME} characters after '
                 "the slash and a lower-case DNS name before it"
             )
             yield Rejection("pool", "label", f"{path}.label", one.label, message)
         if one.label == HOSTNAME_LABEL and index < len(pool.topology_keys) - 1:
             # KAI[topology-hostname-not-last]
-            message = f"{HOSTNAME_LABEL} is the finest level there is: put its key last"
+            message = f"{HOSTNAME_LABEL} is the finest level: its key must be the last one"
             yield Rejection("pool", "hostname-level", f"{path}.label", one.label, message)
     for label, value in pool.node_selector.items():
         path = path_of("node_selector", label)
         if not _is_label(label):
-            message = f"{format_value(label)} is a label that no node can carry"
+            message = f"{format_value(label)} is not a valid node label"
             yield Rejection("pool", "label", path, label, message)
         elif len(value) > _MAX_LABEL_NAME or not _VALUE.fullmatch(value):
             message = (
-                f"{format_value(value)} is no value of a label: use at most {_MAX_LABEL_NAME} "
+                f"{format_value(value)} is not a valid label value: use at most {_MAX_LABEL_NAME} "
                 "letters, "
                 "digits, -, _ and ., with a letter or digit at both ends"
             )
@@ -97,8 +97,8 @@ def _seen_before(
 ) -> Iterator[Rejection]:
     first = seen.setdefault(value, index)
     if first != index:
-        message = f"{what} {format_value(value)} is there twice, first at topology_keys[{first}]: "
-        message += f"name each {what} once"
+        message = f"duplicate {what} {format_value(value)}, first at topology_keys[{first}]: "
+        message += f"use each {what} once"
         yield Rejection("pool", f"duplicate-{what}", f"{path}.{what}", value, message)
 
 
@@ -150,18 +150,15 @@ def rejections_of(parsed: ParsedWorkflow, pool: Pool, *, strict: bool = False) -
     """All rejections by the rules of the pool and of the subgroup tree."""
     users = _users(parsed)
     found = [*_tasks(parsed), *_resources(parsed, users)]
-    keys = frozenset(key.key for key in pool.topology_keys)
     sound: set[str] = set()
-    groups: set[str] = set()
     for name, user in users.items():
         resource = parsed.resources.get(name)
-        if resource is None or not resource.topology:
-            continue
-        if _is_sound(resource, keys, groups):
-            sound.add(name)
-        else:
+        if resource is not None and resource.topology:
             silent = len(found) >= MAX_REJECTIONS
+            before = len(found)
             found += _requirements(parsed.where(name), resource, user, pool, silent=silent)
+            if len(found) == before:
+                sound.add(name)
     found += _conflicts(parsed, pool, sound)
     if strict:
         found += _mixed(parsed, pool, {name: users[name] for name in users if name in sound})
@@ -193,20 +190,23 @@ def _tasks(parsed: ParsedWorkflow) -> Iterator[Rejection]:
     for at, group in enumerate(parsed.groups):
         where = parsed.where_task(at, 0)[:-2]
         if group.name in groups:
-            message = f"task group {format_value(group.name)} is there twice: name each group once"
+            message = (
+                f"duplicate task group {format_value(group.name)}: each group needs its own name"
+            )
             yield _rejection("duplicate-group", (*where, "name"), group.name, message)
         groups.add(group.name)
         if not group.tasks:  # KAI rejects a PodGroup without pods. KAI[min-member-0]
             message = (
-                f"task group {format_value(group.name)} has no tasks: add one or take the group out"
+                f"task group {format_value(group.name)} has no tasks: add a task or remove the "
+                "group"
             )
             yield _rejection("no-tasks", (*where, "tasks"), [], message)
         seen: set[str] = set()
         for index, task in enumerate(group.tasks):
             if task.name in seen and task.resource not in parsed.unread:
                 message = (
-                    f"task {format_value(task.name)} is there twice in group "
-                    f"{format_value(group.name)}: name each task once"
+                    f"duplicate task {format_value(task.name)} in group "
+                    f"{format_value(group.name)}: each task needs its own name"
                 )
                 path = (*parsed.where_task(at, index), "name")
                 yield _rejection("duplicate-task", path, task.name, message)
@@ -220,24 +220,9 @@ def _resources(parsed: ParsedWorkflow, users: Mapping[str, _Users]) -> Iterator[
         known = name in parsed.resources or name in parsed.unread
         if known or name == DEFAULT_RESOURCE:
             continue
-        message = f"{user}: resource {format_value(name)} is not there (resources: {names})"
+        message = f"{user}: resource {format_value(name)} does not exist (resources: {names})"
         path = (*parsed.where_task(*user.at), "resource")
         yield _rejection("unknown-resource", path, name, message)
-
-
-def _is_sound(resource: Resource, keys: Collection[str], groups: set[str]) -> bool:
-    """Whether `_requirements` finds nothing; adds valid label values to `groups`."""
-    seen: set[str] = set()
-    for one in resource.topology:
-        key, group = one.key, one.group
-        if key in seen or key not in keys:
-            return False
-        seen.add(key)
-        if group not in groups:
-            if not _GROUP.fullmatch(group):
-                return False
-            groups.add(group)
-    return True
 
 
 def _requirements(
@@ -247,8 +232,8 @@ def _requirements(
     keys = {key.key for key in pool.topology_keys}
     seen: set[str] = set()
     for index, one in enumerate(resource.topology):
-        if silent:
-            bad = (one.key not in keys or one.key in seen) + (not _GROUP.fullmatch(one.group))
+        bad = (one.key not in keys or one.key in seen) + (not _GROUP.fullmatch(one.group))
+        if silent or not bad:
             yield from [REJECTION_NOT_SHOWN] * bad
             seen.add(one.key)
             continue
@@ -258,15 +243,15 @@ def _requirements(
             yield _rejection("unknown-key", (*path, "key"), one.key, message)
         elif one.key in seen:
             message = (
-                f"{user}: key {format_value(one.key)} comes twice: name each key once per resource"
+                f"{user}: duplicate key {format_value(one.key)}: use each key once per resource"
             )
             yield _rejection("duplicate-key", (*path, "key"), one.key, message)
         seen.add(one.key)
         if not _GROUP.fullmatch(one.group):
             message = (
-                f"{user}: group {format_value(one.group)} of key {format_value(one.key)} is no "
-                "label value: use "
-                "1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends"
+                f"{user}: group {format_value(one.group)} of key {format_value(one.key)} is not "
+                "a valid label value: use 1 to 63 letters, digits, -, _ and ., with a letter or "
+                "digit at both ends"
             )
             yield _rejection("group", (*path, "group"), one.group, message)
 
@@ -275,7 +260,7 @@ def _no_key(key: str, user: _Users, pool: Pool) -> str:
     text = f"{user}: key {format_value(key)} is not in pool {format_value(pool.name)}"
     for own in pool.topology_keys:
         if own.label == key:
-            text += f"; that is the node label of key {format_value(own.key)}: write the key"
+            text += f"; that is the node label of key {format_value(own.key)}: use the key"
     return (
         f"{text} (its keys, coarsest first: {format_names(own.key for own in pool.topology_keys)})"
     )

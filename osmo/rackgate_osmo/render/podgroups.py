@@ -121,9 +121,8 @@ def _named_twice(names: Mapping[str, str]) -> Iterator[Rejection]:
         owner = owners.setdefault(name, group)
         if owner != group:
             message = (
-                f"{format_value(name)} is the PodGroup of task group {format_value(owner)} too: "
-                "give each a name "
-                "of its own"
+                f"{format_value(name)} is also the PodGroup of task group {format_value(owner)}: "
+                "use a different name for each"
             )
             yield Rejection("submission", "duplicate-name", path_of("names", group), name, message)
 

@@ -143,7 +143,9 @@ def _rejections(workflow: Workflow, document: Any) -> Iterator[Rejection]:
         gpu = workflow.resources[name].gpu
         if gpu is not None and to_milli(gpu) % 1000:
             prefix = "" if name in (document.get("resources") or {}) else inside
-            message = f"{gpu} is a fraction: a pod takes whole GPUs only, such as 1 or 2"
+            message = (
+                f"{gpu} is not a whole number: a pod can request only whole GPUs, such as 1 or 2"
+            )
             path = f"{prefix}resources.{name}.gpu"
             yield Rejection("submission", "fraction", path, gpu, message)
 
@@ -160,7 +162,7 @@ def _used(workflow: Workflow) -> set[str]:
 
 def _of_task(path: str, task: Task) -> Iterator[Rejection]:
     if not (task.image or "").strip():
-        message = "'' is no image: name one, or leave the field out for a task without a Pod"
+        message = "the image is empty: set it, or remove it if the task needs no Pod"
         yield Rejection("submission", "empty", f"{path}.image", task.image, message)
     for field in ("command", "args"):
         yield from _of_words(f"{path}.{field}", getattr(task, field))
@@ -171,7 +173,7 @@ def _of_words(path: str, value: object) -> Iterator[Rejection]:
     if value is None:
         return
     if not isinstance(value, list | tuple):
-        message = 'a list of strings is needed, for instance ["python", "train.py"]'
+        message = 'must be a list of strings, for example ["python", "train.py"]'
         yield Rejection("submission", "type", path, value, message)
         return
     for at, word in enumerate(value):
@@ -184,7 +186,7 @@ def _of_environment(path: str, value: object) -> Iterator[Rejection]:
     if value is None:
         return
     if not isinstance(value, Mapping):
-        message = "a mapping of names to values is needed, for instance {EPOCHS: 10}"
+        message = "must be a mapping of names to values, for example {EPOCHS: 10}"
         yield Rejection("submission", "type", path, value, message)
         return
     for name, entry in value.items():
@@ -192,7 +194,7 @@ def _of_environment(path: str, value: object) -> Iterator[Rejection]:
             isinstance(entry, float) and math.isfinite(entry)
         )
         if not plain:
-            message = f"{_found(entry)} is no plain value: use a string, a number or a boolean"
+            message = f"{_found(entry)} is not a plain value: use a string, a number or a boolean"
             yield Rejection("submission", "type", f"{path}.{name}", entry, message)
 
 

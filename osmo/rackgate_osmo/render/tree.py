@@ -8,7 +8,7 @@ below the same parent share it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rackgate.resources.quantity import to_milli
@@ -45,7 +45,9 @@ def subgroup_tree_of(
     """
     shapes = _shapes_of(group, workflow, pool, profile)
     root = Node(-1, "", Kind.ROOT)
-    _fill(root, shapes, _levels_of(shapes), bound=False)
+    # Levels in play: those that any task names, coarsest first.
+    levels = sorted({level for shape in shapes for level in shape.requirements})
+    _fill(root, shapes, levels, bound=False)
     _name(root, profile)
     return root
 
@@ -76,11 +78,6 @@ def _shapes_of(group: TaskGroup, workflow: Workflow, pool: Pool, profile: Profil
         requests = requests_of(resource) if profile is Profile.ROBUST else ()
         found.append(_Shape(requirements, tasks, gpus, requests))
     return found
-
-
-def _levels_of(shapes: Iterable[_Shape]) -> list[int]:
-    """Levels in play: those that any task names, coarsest first."""
-    return sorted({level for shape in shapes for level in shape.requirements})
 
 
 def _fill(node: Node, shapes: Sequence[_Shape], levels: Sequence[int], *, bound: bool) -> None:

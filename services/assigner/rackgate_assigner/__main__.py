@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from collections.abc import Sequence
 
@@ -14,10 +13,11 @@ from rackgate.kube.lease.holder import LeaseHolder
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import run_service, user_agent
 from rackgate.runtime.state_file import open_state
-from rackgate.runtime.tasks import first_of, spawn
+from rackgate.runtime.tasks import cancel, first_of, spawn
 from rackgate_assigner.assigner import Assigner
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_assigner.uninstall.controller import log_report, uninstall_all
+from rackgate_assigner.visibility.controller import VisibilityController
 
 LEASE = "rackgate-assigner"
 DESCRIPTION = (
@@ -59,12 +59,14 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
                 spawn(group, uninstall.run(), "uninstall"),
                 spawn(group, assigner.follow(), "follow"),
             ]
+            if settings.serves_visibility:
+                visibility = assigner.visibility(settings.visibility, client.budget(0, 0))
+                serving = _serve_visibility(visibility, installation)
+                background.append(spawn(group, serving, "visibility"))
             leading = spawn(group, _lead(assigner, lease, installation, uninstall), "lead")
             await first_of(stop, uninstall.begun)
             # The Lease is released first, while the watches still show what was written.
-            leading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await leading
+            await cancel(leading)
             await assigner.recorder.drain()
             if await uninstall.is_uninstalling_at_stop():
                 stop.set()
@@ -78,6 +80,12 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
                 task.cancel()
     finally:
         await client.close()
+
+
+async def _serve_visibility(visibility: VisibilityController, installation: Installation) -> None:
+    # All installations have the same APIServices: another one must not write its authority there.
+    await installation.wait_until_sole()
+    await visibility.run()
 
 
 async def _lead(

@@ -7,23 +7,24 @@ update the cache and enqueue keys. They are cheap, and the same on a standby.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 import structlog
 from prometheus_client.core import GaugeMetricFamily
 
 from rackgate.api import names, resources
-from rackgate.api.resources import Resource
-from rackgate.api.unsupported import unsupported_fields
+from rackgate.api.resources import JOBS, JOBSETS, RAY_CLUSTERS
 from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.managed import is_child_of_job
+from rackgate.kube.access import missing_rights
 from rackgate.kube.client import Client
+from rackgate.kube.errors import KubeError
 from rackgate.kube.events import EventRecorder
 from rackgate.runtime.metrics import freeze_heap, scraping
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import batch, core, kueue
+from rackgate_assigner.admission_checks.controller import AdmissionCheckController
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.usage import ExcessUsage
@@ -37,10 +38,14 @@ from rackgate_assigner.queues import finalizer_controller as finalizers
 from rackgate_assigner.queues.flavor_controller import FlavorController
 from rackgate_assigner.queues.metrics import queue_families, topology_families
 from rackgate_assigner.queues.status_controller import QueueStatusController
+from rackgate_assigner.queues.usage_controller import UsageController
 from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.scheduler.controller import Scheduler
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.settings import AssignerSettings, BudgetSettings
+from rackgate_assigner.unsupported_controller import UnsupportedFieldController
+from rackgate_assigner.visibility.controller import VisibilityController
+from rackgate_assigner.visibility.settings import VisibilitySettings
 from rackgate_assigner.watches import Object, PoolWatches, Watch, Watches
 from rackgate_assigner.workload.decisions import SecondPassDecision
 from rackgate_assigner.workload_slices.controller import SliceController
@@ -69,7 +74,14 @@ class Assigner:
         self._selector = settings.managed_jobs_namespace_selector
         budgets = settings.budgets
         self.acting = False
-        self.cache = Cache(features, settings.resources.exclude_resource_prefixes)
+        ready = settings.wait_for_pods_ready
+        self.cache = Cache(
+            features,
+            settings.resources.exclude_resource_prefixes,
+            block_admission=ready.block_admission,
+            requeue_by_creation=ready.requeuing_strategy.timestamp == "Creation",
+            admission_fair_sharing=settings.admission_fair_sharing.rules(features),
+        )
         self.watches = Watches(client, osmo=features.osmo_pools)
         self.recorder = EventRecorder(client, "assigner", instance=settings.identity)
         self._report = Reporter(self.recorder)
@@ -80,27 +92,38 @@ class Assigner:
         admission = _budget(client, budgets.admission)
         writer = WorkloadWriter(admission, pending, for_jobs, self._report)
         watches = self.watches
+        self._client = client
+        deactivated_s = settings.object_retention_policies.workloads.after_deactivated_by_kueue
+        self._deletes_jobs = deactivated_s is not None
         self.jobs = self._job_controller(for_jobs, writer, settings)
         self.slices = self._slice_controller(SliceWriter(admission, writer), settings)
+        self.checks = AdmissionCheckController(
+            watches.workloads.store, self.cache.cluster_queues, writer
+        )
         self.finalizers_controller = self._finalizers(pending)
         self.pools = self._pool_controller(watches.osmo, pending)
         self.flavors = FlavorController(self.cache, watches.flavors.store, self._report)
+        self.unsupported = UnsupportedFieldController(
+            watches,
+            self._report,
+            features,
+            admission_fair_sharing=self.cache.usage_history is not None,
+        )
         self.statuses = QueueStatusController(
             self.cache,
             watches.cluster_queues.store,
             watches.local_queues.store,
+            watches.cohorts.store,
             _budget(client, budgets.queues),
             features=features,
+            fair_sharing=settings.fair_sharing.enable,
             min_interval_s=settings.queue_status.min_interval,
             max_interval_s=settings.queue_status.max_interval,
         )
+        self.usage = self._usage_controller()
         nodes = NodeWriter(admission, self._report)
         self.failures = NodeReplacementController(
-            self.cache,
-            watches.workloads.store,
-            pending,
-            nodes,
-            request_cycle=self._request_cycle,
+            self.cache, watches.workloads.store, pending, nodes, request_cycle=self._request_cycle
         )
         self.scheduler = Scheduler(
             self.cache,
@@ -114,6 +137,8 @@ class Assigner:
             message_interval_s=settings.cycle.message_interval,
             workers=budgets.admission.concurrency,
             check_usage=settings.cycle.check_usage,
+            fair_sharing=settings.fair_sharing.strategies(),
+            before_cycle=self._update_usage,
         )
         self.verification = Verification(
             self.cache, self._request_cycle, period_s=settings.verify_period
@@ -142,9 +167,26 @@ class Assigner:
             on_in_sync=self._ready,
             live_pods=self.cache.live_pod_count,
             on_managed=self._set_job_queue,
-            recovery=settings.wait_for_pods_ready.recovery(),
+            timeouts=settings.wait_for_pods_ready.timeouts(),
+            retention=settings.object_retention_policies.retention(),
             is_namespace_selected=None if self._selector.everything else self._is_selected,
         )
+
+    def _usage_controller(self) -> UsageController | None:
+        history = self.cache.usage_history
+        if history is None:
+            return None
+        kind = resources.LOCAL_QUEUES.kind
+        return UsageController(
+            self.cache,
+            history,
+            on_change=lambda key: self.statuses.mark(kind, key),
+            request_cycle=self._request_cycle,
+        )
+
+    def _update_usage(self) -> None:
+        if self.usage is not None:
+            self.usage.update()
 
     def _set_job_queue(self, job: JobLike) -> None:
         """Charge the pods of a managed job to its queue, whether or not it has a Workload."""
@@ -231,23 +273,53 @@ class Assigner:
             await watch.synced()
         log.info("caches_synced", frozen=freeze_heap())
 
+    def visibility(self, settings: VisibilitySettings, client: Client) -> VisibilityController:
+        """The visibility API, which a standby serves, too."""
+        workloads = self.watches.workloads.store
+        return VisibilityController(
+            client, settings, self.cache, workloads, is_synced=lambda: not self.missing()
+        )
+
     async def act(self) -> None:
         """Decide and write until cancelled. Only the holder of the Lease may call this."""
         self.acting = True
+        if self.usage is not None:
+            self.usage.take_over()
         try:
             async with asyncio.TaskGroup() as group:
                 spawn(group, self.scheduler.run(), "cycle")
                 spawn(group, self.jobs.run(), "jobs")
+                spawn(group, self.checks.run(), "admission-checks")
                 spawn(group, self.slices.run(), "slices")
                 spawn(group, self.finalizers_controller.run(), "finalizers")
                 spawn(group, self.failures.run(), "node-failures")
                 spawn(group, self.statuses.run(), "queue-status")
                 spawn(group, self.flavors.run(), "flavor-report")
+                spawn(group, self.unsupported.run(), "unsupported-fields")
+                if self.usage is not None:
+                    spawn(group, self.usage.run(), "local-queue-usage")
                 spawn(group, self._serve_metrics(), "gauges")
+                if self._deletes_jobs:
+                    spawn(group, self._check_retention(), "rights of retention")
                 if self.pools is not None:
                     spawn(group, self.pools.run(), "osmo-pools")
         finally:
             self.acting = False
+
+    async def _check_retention(self) -> None:
+        """Log if the setting of retention is without effect, because the right is missing."""
+        try:
+            missing = await missing_rights(self._client, "delete", (JOBS, JOBSETS, RAY_CLUSTERS))
+        except KubeError as error:
+            log.warning("rights_not_checked", error=str(error)[:500])
+            return
+        if missing:
+            log.error(
+                "retention_without_right",
+                setting="objectRetentionPolicies.workloads.afterDeactivatedByKueue",
+                missing=[f"delete {name}" for name in missing],
+                remedy="add the component deploy/retention to your kustomization, and apply it",
+            )
 
     async def _serve_metrics(self) -> None:
         """Serve the metrics that are computed at each scrape, until cancelled."""
@@ -281,12 +353,22 @@ class Assigner:
         self._connect_cache(
             watches.cluster_queues, cache.set_cluster_queue, cache.drop_cluster_queue
         )
+        self._connect_cache(watches.cohorts, cache.set_cohort, cache.drop_cohort)
         self._connect_cache(watches.local_queues, cache.set_local_queue, cache.drop_local_queue)
         self._connect_cache(watches.workloads, cache.set_workload, cache.drop_workload)
         failures = self.failures
+        if self.usage is not None:
+            watches.local_queues.add_listener(self.usage.on_local_queue_upsert)
+            watches.workloads.add_listener(
+                self.usage.on_workload_upsert, self.usage.on_workload_delete
+            )
         watches.namespaces.add_listener(self._on_namespace_upsert)
         watches.pods.add_listener(failures.on_pod_upsert, failures.on_pod_delete)
         watches.workloads.add_listener(failures.on_workload_upsert, failures.on_workload_delete)
+        watches.workloads.add_listener(
+            self.checks.on_workload_upsert, self.checks.on_workload_delete
+        )
+        watches.cluster_queues.add_listener(self.checks.on_cluster_queue_upsert)
         watches.child_jobs.add_listener(self._on_child_job_upsert, self._on_child_job_delete)
         cache.on_pods_changed = self.jobs.on_pods_change
         cache.on_hosts_changed = failures.on_hosts_change
@@ -295,13 +377,12 @@ class Assigner:
             managed.add_listener(self._on_job_upsert, self._on_job_delete)
             managed.add_listener(self.jobs.on_job_upsert, self.jobs.on_job_delete)
             managed.add_listener(self.slices.on_job_upsert, self.slices.on_job_delete)
-            self._job_listener(managed)
         watches.workloads.add_listener(self._on_workload_upsert, self._on_workload_delete)
         for classes in (watches.workload_classes, watches.classes):
             self._class_listener(classes)
         for used in (watches.topologies, watches.flavors, watches.cluster_queues):
             self._finalizer_listener(used)
-        for queue in (watches.cluster_queues, watches.local_queues):
+        for queue in (watches.cohorts, watches.cluster_queues, watches.local_queues):
             self._queue_listener(queue)
         for other in (watches.topologies, watches.flavors, watches.checks):
             self._reference_listener(other)
@@ -380,7 +461,6 @@ class Assigner:
         def upserted(before: Object | None, item: Object) -> None:
             if before is None or before.metadata.generation != item.metadata.generation:
                 self.statuses.mark_all()
-                self._warn_unsupported(watch.resource, item, msgspec.to_builtins(item))
             else:
                 self.statuses.mark(kind, item.metadata.key)
 
@@ -409,7 +489,9 @@ class Assigner:
         self.jobs.on_child_upsert(before, child_job)
 
     def _on_excess_usage_changed(self, excess: ExcessUsage) -> None:
-        self.statuses.mark(resources.CLUSTER_QUEUES.kind, excess.cluster_queue)
+        self.statuses.mark_cluster_queue(excess.cluster_queue)
+        if excess.local_queue and self.usage is not None:
+            self.usage.mark(excess.local_queue)
         if excess.local_queue:
             self.statuses.mark(resources.LOCAL_QUEUES.kind, excess.local_queue)
 
@@ -440,26 +522,6 @@ class Assigner:
     def _on_child_job_delete(self, child_job: batch.Job) -> None:
         self.cache.drop_owner(child_job.metadata.uid)
         self.jobs.on_child_delete(child_job)
-
-    def _job_listener(self, watch: Watch[Any]) -> None:
-        def upserted(before: JobLike | None, job: JobLike) -> None:
-            if before is None or before.metadata.generation != job.metadata.generation:
-                # Templates stay raw, so this check does not read them.
-                manifest = {"metadata": msgspec.to_builtins(job.metadata)}
-                self._warn_unsupported(watch.resource, job, manifest)
-
-        watch.add_listener(upserted)
-
-    def _warn_unsupported(
-        self, resource: Resource, item: Object, manifest: Mapping[str, Any]
-    ) -> None:
-        """One Event for each generation of an object with fields that have no effect yet."""
-        if not self.acting:
-            return
-        paths = unsupported_fields(resource.kind, manifest)
-        if paths:
-            note = f"not supported yet, without effect: {', '.join(paths)}"
-            self._report.configuration(resource, item.metadata, "UnsupportedField", note)
 
 
 def watch_kind(watch: Watch[Any]) -> str:

@@ -14,9 +14,7 @@ PLACEMENT_BUCKETS: Final = (0.0001, 0.00025, *CYCLE_BUCKETS)
 
 ATTEMPTS: Final = initialize_series(
     counter(
-        "admission_attempts_total",
-        "Scheduling cycles with decisions on Workloads.",
-        ("result",),
+        "admission_attempts_total", "Scheduling cycles with decisions on Workloads.", ("result",)
     ),
     "result",
     ("success", "inadmissible"),
@@ -48,6 +46,11 @@ QUOTA_RESERVED: Final = counter(
 ADMITTED: Final = counter(
     "admitted_workloads_total", "Workloads that were admitted.", ("cluster_queue",)
 )
+BACKFILLED: Final = counter(
+    "backfilled_workloads_total",
+    "Workloads that were admitted ahead of the head of their StrictFIFO queue.",
+    ("cluster_queue",),
+)
 QUOTA_RESERVED_WAIT: Final = histogram(
     "quota_reserved_wait_time_seconds",
     "From creation or requeueing to the reservation of quota.",
@@ -60,7 +63,20 @@ ADMISSION_WAIT: Final = histogram(
     ("cluster_queue",),
     WAIT_BUCKETS,
 )
-EVICTED: Final = counter("evicted_workloads_total", "Evictions.", ("cluster_queue", "reason"))
+CHECKS_WAIT: Final = histogram(
+    "admission_checks_wait_time_seconds",
+    "From the reservation of quota to admission, of Workloads with admission checks.",
+    ("cluster_queue",),
+    WAIT_BUCKETS,
+)
+EVICTED: Final = counter(
+    "evicted_workloads_total", "Evictions.", ("cluster_queue", "reason", "underlying_cause")
+)
+EVICTED_ONCE: Final = counter(
+    "evicted_workloads_once_total",
+    "Workloads that were evicted for the first time for a reason and underlying cause.",
+    ("cluster_queue", "reason", "underlying_cause"),
+)
 PREEMPTED: Final = counter(
     "preempted_workloads_total",
     "Preempted Workloads, by the ClusterQueue of the preemptor.",

@@ -45,14 +45,7 @@ class Reporter:
         self._record(resource, meta, reason, _RECONCILE, note, warning=True)
 
     def _record(
-        self,
-        resource: Resource,
-        meta: Meta,
-        reason: str,
-        action: str,
-        note: str,
-        *,
-        warning: bool,
+        self, resource: Resource, meta: Meta, reason: str, action: str, note: str, *, warning: bool
     ) -> None:
         type_ = EventType.WARNING if warning else EventType.NORMAL
         self._recorder.record(Regarding.of(resource, meta), type_, str(reason), action, note)

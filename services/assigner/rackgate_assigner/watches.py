@@ -58,7 +58,7 @@ def decode_workload(raw: bytes | msgspec.Raw) -> kueue.Workload:
     """A Workload; its templates are copied, so the watch event is freed."""
     workload = _decode_workload(raw)
     podsets = tuple(
-        msgspec.structs.replace(podset, template=_copied(podset.template))
+        msgspec.structs.replace(podset, template=msgspec.Raw(bytes(podset.template)))
         for podset in workload.spec.pod_sets
     )
     spec = msgspec.structs.replace(workload.spec, pod_sets=podsets)
@@ -139,10 +139,6 @@ def _interned(part: T) -> T:
     return part
 
 
-def _copied(raw: msgspec.Raw) -> msgspec.Raw:
-    return msgspec.Raw(bytes(raw))
-
-
 def _select_keys(found: dict[str, str], keys: tuple[str, ...]) -> dict[str, str]:
     return {key: found[key] for key in keys if key in found}
 
@@ -163,14 +159,14 @@ class Watch(Generic[V]):
         on_synced: Callable[[], None] | None = None,
     ) -> None:
         self.resource = resource
-        self._on_upsert: list[Callable[[V | None, V], Any]] = []
-        self._on_delete: list[Callable[[V], Any]] = []
+        self._on_upsert: list[Callable[..., Any]] = []
+        self._on_delete: list[Callable[..., Any]] = []
         self.informer: Informer[V] = Informer(
             client,
             resource,
             decode,
-            on_upsert=self._upserted,
-            on_delete=self._deleted,
+            on_upsert=lambda old, new: self._call(self._on_upsert, old, new, item=new),
+            on_delete=lambda old: self._call(self._on_delete, old, item=old),
             params=params,
             on_synced=on_synced,
         )
@@ -203,22 +199,13 @@ class Watch(Generic[V]):
         if delete is not None:
             self._on_delete.append(delete)
 
-    def _upserted(self, before: V | None, item: V) -> None:
-        for listener in self._on_upsert:
+    def _call(self, listeners: list[Callable[..., Any]], *objects: V | None, item: V) -> None:
+        for listener in listeners:
             try:
-                listener(before, item)
-            except Exception:  # noqa: BLE001 - logged with its trace in `_failed`
-                self._failed(item)
-
-    def _deleted(self, item: V) -> None:
-        for listener in self._on_delete:
-            try:
-                listener(item)
-            except Exception:  # noqa: BLE001 - logged with its trace in `_failed`
-                self._failed(item)
-
-    def _failed(self, item: V) -> None:
-        log.exception("object_not_cached", resource=self.resource.full_name, key=item.metadata.key)
+                listener(*objects)
+            except Exception:  # the other listeners must go on
+                name, key = self.resource.full_name, item.metadata.key
+                log.exception("object_not_cached", resource=name, key=key)
 
 
 class OptionalWatch(Watch[V]):
@@ -367,6 +354,7 @@ class Watches:
         self.checks = Watch(client, resources.ADMISSION_CHECKS, decoder(kueue.AdmissionCheck))
         self.topologies = Watch(client, resources.TOPOLOGIES, decoder(kueue.Topology))
         self.flavors = Watch(client, resources.FLAVORS, decoder(kueue.ResourceFlavor))
+        self.cohorts = Watch(client, resources.COHORTS, decoder(kueue.Cohort))
         self.cluster_queues = Watch(client, resources.CLUSTER_QUEUES, decoder(kueue.ClusterQueue))
         self.local_queues = Watch(client, resources.LOCAL_QUEUES, decoder(kueue.LocalQueue))
         self.workloads = Watch(client, resources.WORKLOADS, decode_workload)
@@ -399,6 +387,7 @@ class Watches:
             self.checks,
             self.topologies,
             self.flavors,
+            self.cohorts,
             self.cluster_queues,
             self.local_queues,
             self.workloads,

@@ -40,8 +40,7 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     client.record_writes_in(state)
     budget = settings.ungating
     writer = Writer(
-        client.budget(budget.qps, budget.burst, budget.concurrency),
-        concurrency=budget.concurrency,
+        client.budget(budget.qps, budget.burst, budget.concurrency), concurrency=budget.concurrency
     )
     recorder = EventRecorder(client, SERVICE, instance=settings.identity)
     ungater = Ungater(settings, client, writer, Reporter(recorder))

@@ -47,8 +47,7 @@ GATED: Final = gauge(
     "gated_pods", "Gated pods of admitted Workloads, of all shards, as the watches show them."
 )
 LONGEST_GATED: Final = gauge(
-    "longest_gated_seconds",
-    "Longest time that such a pod has been seen gated; 0 if there is none.",
+    "longest_gated_seconds", "Longest time that such a pod has been seen gated; 0 if there is none."
 )
 SHARDS_HELD: Final = gauge(
     "shards_held", "Shards of Workloads that this replica acts on; 16 over all replicas."

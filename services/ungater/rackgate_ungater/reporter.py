@@ -75,10 +75,5 @@ class Reporter:
 
 def _regarding(resource: Resource, obj: GatedWorkload | GatedPod) -> Regarding:
     return Regarding(
-        resource.api_version,
-        resource.kind,
-        obj.name,
-        obj.namespace,
-        obj.uid,
-        obj.resource_version,
+        resource.api_version, resource.kind, obj.name, obj.namespace, obj.uid, obj.resource_version
     )

@@ -34,7 +34,7 @@ from rackgate_ungater.state_machine.events import (
     UngateFailed,
     WorkloadGone,
 )
-from rackgate_ungater.state_machine.gated_objects import GatedWorkload, PodUid, WorkloadKey
+from rackgate_ungater.state_machine.gated_objects import GatedWorkload, WorkloadKey
 from rackgate_ungater.state_machine.queue import Backlog, BatchTimer, DelayQueue
 from rackgate_ungater.state_machine.records import Timeouts, Tombstones
 from rackgate_ungater.state_machine.state_machine import Proposal, StateMachine
@@ -58,11 +58,7 @@ class Ungater:
     """
 
     def __init__(
-        self,
-        settings: UngaterConfiguration,
-        client: Client,
-        writer: Writer,
-        reporter: Reporter,
+        self, settings: UngaterConfiguration, client: Client, writer: Writer, reporter: Reporter
     ) -> None:
         self.settings = settings
         self.machine = StateMachine(Timeouts(expectation_s=settings.expectation_timeout))
@@ -80,7 +76,9 @@ class Ungater:
             client,
             self.informers.selector,
             lambda pod: self._handle_event(PodSeen(pod, live=True, listed=True)),
-            known=self._known_pods,
+            known=lambda namespace: [
+                pod.uid for pod in self.machine.pods.values() if namespace in (None, pod.namespace)
+            ],
             on_deleted=lambda uid, version: self._handle_event(PodGone(uid, version)),
         )
         self._held_shards: dict[int, HeldShard] = {}
@@ -133,10 +131,6 @@ class Ungater:
             finally:
                 del self._held_shards[shard]
 
-    def _known_pods(self, namespace: str | None) -> list[PodUid]:
-        pods = self.machine.pods.values()
-        return [pod.uid for pod in pods if namespace in (None, pod.namespace)]
-
     async def _sync_and_relist(self) -> None:
         await self.synced()
         await self._relister.relist()
@@ -188,12 +182,8 @@ class Ungater:
 
     def _shard_of_workload(self, key: WorkloadKey) -> int | None:
         """The shard of a Workload; None while it is not known."""
-        workload_state = self.machine.workload_states.get(key)
-        return (
-            shard_of(workload_state.workload.uid)
-            if workload_state is not None and workload_state.workload is not None
-            else None
-        )
+        workload = self.machine.workload(key)
+        return None if workload is None else shard_of(workload.uid)
 
     def _held_shard_of(self, key: WorkloadKey) -> HeldShard | None:
         """The held shard of a Workload; None when another replica acts on it."""
@@ -290,12 +280,12 @@ class Ungater:
         if proposal.awaiting_expectations:
             metrics.HELD.inc()
             log.debug("ungating_awaited", workload=key, count=proposal.awaiting_expectations)
-        workload_state = self.machine.workload_states.get(key)
-        if workload_state is None or workload_state.workload is None:
+        workload = self.machine.workload(key)
+        if workload is None:
             return failures == 0
-        self._reporter.report(workload_state.workload, proposal.reports)
+        self._reporter.report(workload, proposal.reports)
         if proposal.ungates and self._held_shard_of(key) is held_shard:
-            failures += await self._ungate(workload_state.workload, proposal.ungates, held_shard)
+            failures += await self._ungate(workload, proposal.ungates, held_shard)
         return failures == 0
 
     async def _relist_if_recreated(self, key: WorkloadKey, held_shard: HeldShard) -> bool:
@@ -324,21 +314,17 @@ class Ungater:
         self, key: WorkloadKey, proposal: Proposal, held_shard: HeldShard
     ) -> Proposal | None:
         """Read the Workload live and propose again if it changed meanwhile."""
-        workload = self.machine.workload_states[key].workload
-        if workload is not None and workload.elastic:
+        workload = self.machine.workload(key)
+        if workload is None:
+            return None
+        if workload.elastic:
             return await self._confirm_elastic_live(key, workload, proposal, held_shard)
-        event = (
-            await self._writer.read_workload(workload, held_shard.deadline) if workload else None
-        )
-        if workload is None or event is None:
+        event = await self._writer.read_workload(workload, held_shard.deadline)
+        if event is None:
             return None
         self.machine.handle(event)
-        workload_state = self.machine.workload_states.get(key)
-        if (
-            workload_state is not None
-            and workload_state.workload is not None
-            and workload_state.workload.uid != workload.uid
-        ):
+        known = self.machine.workload(key)
+        if known is not None and known.uid != workload.uid:
             # Recreated, and the watch may have shown it already: start again.
             self._recreated.add(key)
             self._requeued.add(key)
@@ -354,15 +340,14 @@ class Ungater:
         one of them, a slice could count twice: by itself and in its parent.
         """
         workloads = await self._writer.read_slices(workload, held_shard.deadline)
-        workload_state = self.machine.workload_states.get(key)
+        known = self.machine.workload(key)
         if (
             workloads is None
-            or workload_state is None
+            or known is None
             or not self.machine.is_still_admitted(key, workloads)
+            or known.uid != workload.uid
         ):
             return None  # the watch will show the change
-        if workload_state.workload is None or workload_state.workload.uid != workload.uid:
-            return None
         return self._propose_again_if_changed(key, proposal)
 
     def _propose_again_if_changed(self, key: WorkloadKey, proposal: Proposal) -> Proposal:
@@ -414,11 +399,7 @@ class Ungater:
     def _last_admitted_at(self, workload: GatedWorkload) -> str | None:
         """When the Workload or its latest slice was admitted, if known."""
         workload_state = self.machine.workload_states.get(workload.key)
-        slices = (
-            workload_state.admitted_slices()
-            if workload_state is not None and workload.elastic
-            else []
-        )
+        slices = workload_state.admitted_slices() if workload_state and workload.elastic else []
         times = [slice_.admitted_at for slice_ in slices if slice_.admitted_at is not None]
         return max(times, default=workload.admitted_at)
 

@@ -22,12 +22,7 @@ from rackgate.installation.uninstall import Failures, run_concurrently
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.wire.lists import page_items
-from rackgate_ungater.state_machine.gated_objects import (
-    ELASTIC,
-    TOPOLOGY,
-    GatedPod,
-    decode_pod,
-)
+from rackgate_ungater.state_machine.gated_objects import ELASTIC, TOPOLOGY, GatedPod, decode_pod
 from rackgate_ungater.writer import patch_body, patch_tail
 
 # A client that keeps creating gated pods must not delay the uninstall indefinitely.

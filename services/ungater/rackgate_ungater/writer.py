@@ -67,12 +67,7 @@ _GATES: Final = [
 
 
 def patch_tail(
-    levels: Sequence[str],
-    domain: Domain,
-    gates: int = TOPOLOGY,
-    *,
-    node: str = "",
-    terms: str = "",
+    levels: Sequence[str], domain: Domain, gates: int = TOPOLOGY, *, node: str = "", terms: str = ""
 ) -> bytes:
     """The end of a patch, equal for all pods of one domain.
 

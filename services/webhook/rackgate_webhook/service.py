@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from rackgate.certificates.issued import IssuedCertificateManager
+from rackgate.certificates.manager import (
+    CertificateManager,
+    watch_secret_and_registrations,
+)
+from rackgate.certificates.provided import ProvidedCertificateManager
+from rackgate.certificates.tls import server_context
 from rackgate.installation.marker import Installation
 from rackgate.jobframework.registry import enabled_elastic_kinds
 from rackgate.kube.config import connect
@@ -14,13 +21,8 @@ from rackgate.runtime.health import HealthServer
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.service import user_agent
 from rackgate.runtime.tasks import first_of, spawn
-from rackgate_webhook.certificates.issued import IssuedCertificateManager
-from rackgate_webhook.certificates.manager import (
-    CertificateManager,
-    watch_secret_and_configurations,
-)
-from rackgate_webhook.certificates.provided import ProvidedCertificateManager
-from rackgate_webhook.certificates.tls import call_self, server_context
+from rackgate_webhook.admission.unlabelled_webhook import UnlabelledJobReviews
+from rackgate_webhook.serving.self_call import call_self
 from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import WebhookSettings
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from rackgate_webhook.admission.osmo_webhook import OsmoReviews
 
 OSMO_PATH = "/validate-osmo"
+UNLABELLED_PATH = "/mutate-unlabelled"
 
 log = structlog.get_logger()
 
@@ -42,14 +45,24 @@ class WebhookService:
         self._context = server_context()
         serving = settings.serving
         self._osmo = _osmo_reviews() if settings.features.osmo_pools else None
+        elastic_kinds = enabled_elastic_kinds(settings.features)
+        self._unlabelled = UnlabelledJobReviews(
+            default_queues=settings.features.local_queue_defaulting,
+            manage_all=settings.manage_jobs_without_queue_name,
+            elastic_kinds=elastic_kinds,
+            kai=settings.rendering,
+        )
+        routes = {UNLABELLED_PATH: self._unlabelled.decide}
+        if self._osmo is not None:
+            routes[OSMO_PATH] = self._osmo.decide
         self._server = WebhookServer(
             serving.host,
             serving.port,
             self._context,
             both_levels=settings.features.required_and_preferred,
-            elastic_kinds=enabled_elastic_kinds(settings.features),
+            elastic_kinds=elastic_kinds,
             kai=settings.rendering,
-            async_routes={} if self._osmo is None else {OSMO_PATH: self._osmo.decide},
+            async_routes=routes,
             max_connections=serving.max_connections,
         )
         self._certificate_manager: CertificateManager | None = None
@@ -63,6 +76,7 @@ class WebhookService:
         """
         settings = self._settings
         client = await connect(settings.connection, user_agent=user_agent("webhook"))
+        self._unlabelled.connect(client)
         if self._osmo is not None:
             self._osmo.connect(client)
         try:
@@ -82,7 +96,7 @@ class WebhookService:
                     spawn(group, manager.run(self._check, changed), "certificates"),
                     spawn(
                         group,
-                        watch_secret_and_configurations(client, settings.certificates, changed),
+                        watch_secret_and_registrations(client, settings.certificates, changed),
                         "follow",
                     ),
                     # Ends the process if another installation or Kueue is found. Serving does not

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
-from datetime import timedelta
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
 from rackgate.api.meta import SUBDOMAIN
 from rackgate.api.names import SYSTEM_NAMESPACE
+from rackgate.api.resources import MUTATING_CONFIGS, VALIDATING_CONFIGS, Resource
+from rackgate.certificates.settings import BaseCertificateSettings
 from rackgate.jobframework.kai import RenderOptions
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
-from rackgate_webhook.certificates.rotation import RotationRules
 
 
 class ServingSettings(ConfigModel):
@@ -30,17 +30,13 @@ class ServingSettings(ConfigModel):
     waits."""
 
 
-class CertificateSettings(ConfigModel):
+class CertificateSettings(BaseCertificateSettings):
     """The serving certificate, and where its authority is published."""
 
-    source: Literal["issued", "provided"] = "issued"
-    """issued: by the webhook itself. provided: by another tool; the Secret is only read."""
-    write_bundle: bool = True
-    """Write the authorities into the configurations; false if cert-manager's cainjector does it."""
+    owner: ClassVar[str] = "rackgate-webhook"
+
     secret_name: str = "rackgate-webhook-tls"  # noqa: S105 - a name
     """Secret that all replicas share."""
-    namespace: str = SYSTEM_NAMESPACE
-    """Namespace of the Secret."""
     dns_names: list[str] = Field(
         default=[
             f"rackgate-webhook.{SYSTEM_NAMESPACE}.svc",
@@ -49,16 +45,6 @@ class CertificateSettings(ConfigModel):
         max_length=32,
     )
     """DNS names of the certificate: those that API servers call."""
-    ip_addresses: list[str] = Field(default_factory=list, max_length=32)
-    """IP addresses of the certificate."""
-    validity: float = Field(default=365 * 86400.0, ge=10, le=10 * 365 * 86400)
-    """Seconds that a certificate is valid."""
-    renew_before: float = Field(default=30 * 86400.0, ge=1)
-    """Seconds before expiry at which the next certificate is published."""
-    settle: float = Field(default=30.0, ge=0, le=86400)
-    """Seconds between publishing the next authority and serving with it."""
-    check_interval: float = Field(default=10.0, gt=0, le=3600)
-    """Seconds between reads of Secret and configurations during a rotation."""
     configuration_names: list[str] = Field(
         default=[
             f"rackgate-mutating.{SYSTEM_NAMESPACE}",
@@ -68,31 +54,10 @@ class CertificateSettings(ConfigModel):
     )
     """Mutating and validating webhook configurations that get the CA bundle."""
 
-    @field_validator("ip_addresses")
-    @classmethod
-    def _normalize_addresses(cls, addresses: list[str]) -> list[str]:
-        return [str(ipaddress.ip_address(address)) for address in addresses]
-
-    @model_validator(mode="after")
-    def _check_consistency(self) -> Self:
-        if not self.dns_names and not self.ip_addresses:
-            raise ValueError("dnsNames or ipAddresses must name what API servers call")
-        if self.source == "issued" and not self.write_bundle:
-            raise ValueError("writeBundle: false goes with source: provided only")
-        if self.renew_before >= self.validity:
-            raise ValueError(
-                f"renewBefore ({self.renew_before:g} s) must be less than validity"
-                f" ({self.validity:g} s)"
-            )
-        return self
-
     @property
-    def rules(self) -> RotationRules:
-        """The settings as rules of rotation."""
-        return RotationRules(
-            frozenset((*self.dns_names, *self.ip_addresses)),
-            timedelta(seconds=self.renew_before),
-        )
+    def registrations(self) -> Mapping[str, tuple[Resource, ...]]:
+        """The webhook configurations."""
+        return dict.fromkeys(self.configuration_names, (MUTATING_CONFIGS, VALIDATING_CONFIGS))
 
 
 class KaiSettings(ConfigModel):
@@ -117,6 +82,9 @@ class WebhookSettings(BaseServiceSettings):
     """Label selector of the namespaces in which jobs are managed, as in the settings of the
     assigner. The namespaceSelectors of the webhook configurations must be equal to it, or the
     webhook does not become ready."""
+    manage_jobs_without_queue_name: bool = False
+    """Suspend jobs without a queue label in the selected namespaces until they have one. Needs the
+    component deploy/unlabelled: without it, the webhook is not called for such jobs."""
     kai: KaiSettings = KaiSettings()
     """Jobs that KAI schedules."""
 

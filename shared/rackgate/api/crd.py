@@ -1,6 +1,7 @@
 """Generate CustomResourceDefinitions from the models: `python -m rackgate.api.crd deploy/crds`.
 
-For the OSMO component: `python -m rackgate.api.crd deploy/osmo/crds osmo`.
+For the components: `python -m rackgate.api.crd deploy/osmo/crds osmo` and
+`python -m rackgate.api.crd deploy/gangs/crds gangs`.
 
 The JSON schema of pydantic becomes a structural schema: references are resolved, null branches and
 titles are removed, and keywords that the API server does not know are dropped.
@@ -16,8 +17,16 @@ from typing import Any, Final
 
 import yaml
 
+from rackgate.api import gang
 from rackgate.api.meta import ApiObject, Schema, rules
-from rackgate.api.names import GROUP, OSMO_GROUP, OSMO_VERSION, VERSION
+from rackgate.api.names import (
+    GANG_GROUP,
+    GANG_VERSION,
+    GROUP,
+    OSMO_GROUP,
+    OSMO_VERSION,
+    VERSION,
+)
 from rackgate.api.osmo import Pool, Workflow
 from rackgate.api.queues import (
     AdmissionCheck,
@@ -59,6 +68,7 @@ class CrdKind:
         old_version: turns the schema into that of v1beta1, which is then served as well with
             conversion strategy None. Only for kinds with the same shape in both versions.
         version: the storage version.
+        singular: the kind in lower case if empty.
     """
 
     model: type[ApiObject]
@@ -70,6 +80,7 @@ class CrdKind:
     old_version: Callable[[Schema], None] | None = None
     group: str = GROUP
     version: str = VERSION
+    singular: str = ""
 
     @property
     def file_name(self) -> str:
@@ -134,13 +145,7 @@ CRD_KINDS: Final = (
         columns=(Column("Topology", ".spec.topologyName"), _AGE),
         old_version=_keep_schema,
     ),
-    CrdKind(
-        Topology,
-        "topologies",
-        ("topo",),
-        columns=(_AGE,),
-        old_version=_fix_levels,
-    ),
+    CrdKind(Topology, "topologies", ("topo",), columns=(_AGE,), old_version=_fix_levels),
     CrdKind(
         WorkloadPriorityClass,
         "workloadpriorityclasses",
@@ -195,6 +200,23 @@ OSMO_CRD_KINDS: Final = (
         selectable=(".spec.pool",),
         group=OSMO_GROUP,
         version=OSMO_VERSION,
+    ),
+)
+GANG_CRD_KINDS: Final = (
+    CrdKind(
+        gang.Workload,
+        "schedworkloads",
+        ("swl",),
+        namespaced=True,
+        columns=(
+            Column("Phase", ".status.phase"),
+            Column("Members", ".status.members"),
+            Column("Waiting for", ".status.waitingFor"),
+            _AGE,
+        ),
+        group=GANG_GROUP,
+        version=GANG_VERSION,
+        singular="schedworkload",
     ),
 )
 
@@ -298,7 +320,7 @@ def crd_document(kind: CrdKind) -> Schema:
         "kind": name,
         "listKind": f"{name}List",
         "plural": kind.plural,
-        "singular": name.lower(),
+        "singular": kind.singular or name.lower(),
     }
     if kind.short_names:
         names["shortNames"] = list(kind.short_names)
@@ -327,6 +349,11 @@ def osmo_crd_documents() -> dict[str, dict[str, Any]]:
     return {kind.file_name: crd_document(kind) for kind in OSMO_CRD_KINDS}
 
 
+def gang_crd_documents() -> dict[str, dict[str, Any]]:
+    """The CustomResourceDefinition of the Workload of gangs, by file name."""
+    return {kind.file_name: crd_document(kind) for kind in GANG_CRD_KINDS}
+
+
 class _Dumper(yaml.SafeDumper):
     """Repeats shared parts instead of YAML anchors, which few readers expect."""
 
@@ -342,9 +369,13 @@ def crd_text(document: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the definitions into a folder; return 2 for wrong usage."""
-    wanted = {(): crd_documents, ("osmo",): osmo_crd_documents}.get(tuple(arguments[1:]))
+    wanted = {
+        (): crd_documents,
+        ("osmo",): osmo_crd_documents,
+        ("gangs",): gang_crd_documents,
+    }.get(tuple(arguments[1:]))
     if not arguments or wanted is None:
-        sys.stderr.write("usage: python -m rackgate.api.crd FOLDER [osmo]\n")
+        sys.stderr.write("usage: python -m rackgate.api.crd FOLDER [osmo | gangs]\n")
         return 2
     folder = Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)

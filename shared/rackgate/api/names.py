@@ -12,6 +12,8 @@ from typing import Final
 GROUP: Final = "kueue.x-k8s.io"
 VERSION: Final = "v1beta2"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
+VISIBILITY_GROUP: Final = f"visibility.{GROUP}"
+VISIBILITY_VERSIONS: Final = ("v1beta2", "v1beta1")  # the preferred one first
 SYSTEM_NAMESPACE: Final = "rackgate-system"
 # Jobs in these namespaces are not managed: a cluster can be repaired while Rackgate is down. The
 # webhook configurations and policies of deploy/webhook exclude the same namespaces.
@@ -20,6 +22,7 @@ UNMANAGED_NAMESPACES: Final = ("kube-system", SYSTEM_NAMESPACE)
 # Labels of a job, set by users.
 QUEUE_LABEL: Final = f"{GROUP}/queue-name"
 PRIORITY_CLASS_LABEL: Final = f"{GROUP}/priority-class"
+MAX_EXECUTION_TIME_LABEL: Final = f"{GROUP}/max-exec-time-seconds"
 
 # Annotations of a pod template, set by users.
 REQUIRED_TOPOLOGY: Final = f"{GROUP}/podset-required-topology"
@@ -60,6 +63,10 @@ RECONCILE_REQUESTED_ANNOTATION: Final = "rackgate.dev/reminded-at-generation"
 # On Workloads and jobs that may be resized while they run.
 ELASTIC_ANNOTATION: Final = f"{GROUP}/elastic-job"
 
+# On Jobs that may start with fewer pods than they request.
+MIN_PARALLELISM_ANNOTATION: Final = f"{GROUP}/job-min-parallelism"
+COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION: Final = f"{GROUP}/job-completions-equal-parallelism"
+
 # Index labels written by Kubernetes.
 COMPLETION_INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
@@ -90,6 +97,10 @@ PROVISIONING_CONTROLLER: Final = f"{GROUP}/provisioning-request"
 OSMO_GROUP: Final = "osmo.rackgate.dev"
 OSMO_VERSION: Final = "v1alpha1"
 OSMO_POOL_LABEL: Final = f"{OSMO_GROUP}/pool"
+
+# Gangs: the Workload that says which pods of a job belong together.
+GANG_GROUP: Final = "scheduling.rackgate.dev"
+GANG_VERSION: Final = "v1alpha1"
 
 MAX_LEVELS: Final = 16
 MAX_LEVEL_KEY: Final = 316
@@ -141,8 +152,11 @@ class PendingReason(StrEnum):
     WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"
     PENDING_EVALUATION = "PendingEvaluation"
     ON_HOLD = "OnHold"
+    WAITING_FOR_PODS_READY = "WaitingForPodsReady"
     INTERNAL_ERROR = "InternalError"  # not in Kueue: planning this Workload raised an error
     NO_RESERVATION = "NoReservation"
+    UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"
+    PENDING_DELAYED_TOPOLOGY = "PendingDelayedTopologyRequests"
 
 
 class EvictionReason(StrEnum):
@@ -158,12 +172,26 @@ class EvictionReason(StrEnum):
     JOB_CHANGED = "JobChanged"
     PODS_BEYOND_ADMISSION = "PodsBeyondAdmission"
     PODS_READY_TIMEOUT = "PodsReadyTimeout"
+    ADMISSION_CHECK = "AdmissionCheck"
+
+
+class UnderlyingCause(StrEnum):
+    """Why an eviction with a more general reason happened, as in `status.schedulingStats`."""
+
+    WAIT_FOR_START = "WaitForStart"
+    WAIT_FOR_RECOVERY = "WaitForRecovery"
+    REQUEUING_LIMIT_EXCEEDED = "RequeuingLimitExceeded"
+    MAXIMUM_EXECUTION_TIME_EXCEEDED = "MaximumExecutionTimeExceeded"
+    ADMISSION_CHECK = "AdmissionCheck"
 
 
 class PreemptedReason(StrEnum):
     """Why Preempted is True."""
 
     IN_CLUSTER_QUEUE = "InClusterQueue"
+    IN_COHORT_RECLAMATION = "InCohortReclamation"
+    IN_COHORT_FAIR_SHARING = "InCohortFairSharing"
+    IN_COHORT_RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
 
 
 class FinishedReason(StrEnum):
@@ -203,7 +231,12 @@ class QueueReason(StrEnum):
     STOPPED = "Stopped"
     FLAVOR_NOT_FOUND = "FlavorNotFound"
     TOPOLOGY_NOT_FOUND = "TopologyNotFound"
+    COHORT_CYCLE = "CohortCycle"
     ADMISSION_CHECK_NOT_FOUND = "AdmissionCheckNotFound"
+    ADMISSION_CHECK_INACTIVE = "AdmissionCheckInactive"
+    MULTIPLE_MULTIKUEUE_CHECKS = "MultipleMultiKueueAdmissionChecks"
+    MULTIKUEUE_CHECK_PER_FLAVOR = "MultiKueueAdmissionCheckAppliedPerFlavor"
+    MULTIKUEUE_WITH_PROVISIONING_REQUEST = "MultiKueueWithProvisioningRequest"
     NOT_SUPPORTED_WITH_TAS = "NotSupportedWithTopologyAwareScheduling"
     CLUSTER_QUEUE_MISSING = "ClusterQueueDoesNotExist"
     CLUSTER_QUEUE_INACTIVE = "ClusterQueueIsInactive"

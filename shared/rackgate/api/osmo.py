@@ -23,12 +23,7 @@ from rackgate.api.meta import (
     rule,
     rules,
 )
-from rackgate.api.names import (
-    HOSTNAME_LABEL,
-    MAX_LEVELS,
-    OSMO_GROUP,
-    OSMO_VERSION,
-)
+from rackgate.api.names import HOSTNAME_LABEL, MAX_LEVELS, OSMO_GROUP, OSMO_VERSION
 
 API_VERSION: Final = f"{OSMO_GROUP}/{OSMO_VERSION}"
 # The queue "osmo-pool-<name>" is a label of each PodGroup: 63 characters at most.

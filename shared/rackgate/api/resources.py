@@ -99,6 +99,15 @@ CRDS: Final = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", False, "CustomResourceDefinition"
 )
 
+API_SERVICES: Final = Resource("apiregistration.k8s.io", "v1", "apiservices", False, "APIService")
+SUBJECT_ACCESS_REVIEWS: Final = Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", False, "SubjectAccessReview"
+)
+
+SELF_SUBJECT_ACCESS_REVIEWS: Final = Resource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", False, "SelfSubjectAccessReview"
+)
+
 _ADMISSION = "admissionregistration.k8s.io"
 MUTATING_CONFIGS: Final = Resource(
     _ADMISSION, "v1", "mutatingwebhookconfigurations", False, "MutatingWebhookConfiguration"
@@ -120,6 +129,11 @@ KAI_QUEUES: Final = Resource("scheduling.run.ai", "v2", "queues", False, "Queue"
 OSMO_POOLS: Final = Resource(names.OSMO_GROUP, names.OSMO_VERSION, "pools", False, "Pool")
 OSMO_WORKFLOWS: Final = Resource(
     names.OSMO_GROUP, names.OSMO_VERSION, "workflows", True, "Workflow"
+)
+
+# The Workload of gangs: another plural, so that `kubectl get workloads` means Kueue's.
+GANG_WORKLOADS: Final = Resource(
+    names.GANG_GROUP, names.GANG_VERSION, "schedworkloads", True, "Workload"
 )
 
 _RBAC = "rbac.authorization.k8s.io"

@@ -19,9 +19,12 @@ def parse_rfc3339(text: str) -> datetime:
     """Read any RFC 3339 timestamp; the result is aware, in UTC.
 
     Raises:
-        ValueError: not a timestamp, or one without an offset.
+        ValueError: not a timestamp, one without an offset, or outside the years 1 to 9999.
     """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"timestamp {text!r} has no offset")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"timestamp {text!r} is out of range") from error

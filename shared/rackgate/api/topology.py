@@ -94,8 +94,7 @@ class IndividualValues(ApiModel):
 
 
 class LevelValues(
-    ApiModel,
-    json_schema_extra=rules(rule("has(self.universal) != has(self.individual)", _ONE_OF)),
+    ApiModel, json_schema_extra=rules(rule("has(self.universal) != has(self.individual)", _ONE_OF))
 ):
     """Values of one level: one for all domains, or one for each."""
 
@@ -104,8 +103,7 @@ class LevelValues(
 
 
 class PodCounts(
-    ApiModel,
-    json_schema_extra=rules(rule("has(self.universal) != has(self.individual)", _ONE_OF)),
+    ApiModel, json_schema_extra=rules(rule("has(self.universal) != has(self.individual)", _ONE_OF))
 ):
     """Pods of each domain: one number for all domains, or one for each."""
 

@@ -1,38 +1,133 @@
-"""Fields of the Kueue API that have no effect in Rackgate yet; an Event names them.
+"""What users can write in Kueue's API that has no effect in Rackgate, with what happens instead.
 
-Cohorts, borrowing, preemption and the admission checks of a ClusterQueue are not listed: the
-Active condition of the queue reports them.
+The webhook warns about it when it is written, and an Event of the assigner names it in objects that
+exist. docs/reference/kueue-fields.md lists it with all other fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import difflib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from rackgate.api.names import GROUP
+from rackgate.api.names import (
+    COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION,
+    ELASTIC_ANNOTATION,
+    GROUP,
+    JOB_UID_LABEL,
+    MAX_EXECUTION_TIME_LABEL,
+    MIN_PARALLELISM_ANNOTATION,
+    MULTIKUEUE_CONTROLLER,
+    POD_INDEX_OFFSET,
+    PODSET_GROUP,
+    PODSET_LABEL,
+    PRIORITY_CLASS_LABEL,
+    PROVISIONING_CONTROLLER,
+    QUEUE_LABEL,
+    SLICE_SIZE,
+    TAS_LABEL,
+    TOPOLOGY_ANNOTATIONS,
+    WORKLOAD_ANNOTATION,
+)
+from rackgate.features import ELASTIC_INDEXED_JOBS
 
 Manifest = Mapping[str, Any]
 
-_FUNGIBILITY_DEFAULTS: Final = {
-    "whenCanBorrow": "MayStopSearch",
-    "preference": None,
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A field, label or annotation without effect.
+
+    Attributes:
+        path: in the manifest, such as `metadata.annotations[kueue.x-k8s.io/priority-boost]`.
+        instead: what happens instead, or what to do.
+    """
+
+    path: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.path} has no effect: {self.instead}"
+
+
+USAGE_BASED: Final = "UsageBasedAdmissionFairSharing"
+_FAIR_SHARING_OFF: Final = (
+    "admission fair sharing is off; set admissionFairSharing.usageHalfLifeTime of the assigner, and"
+    " leave the feature gate AdmissionFairSharing on"
+)
+
+_JOB_LABELS: Final = frozenset({QUEUE_LABEL, PRIORITY_CLASS_LABEL, MAX_EXECUTION_TIME_LABEL})
+_PARTIAL_ADMISSION: Final = frozenset(
+    {MIN_PARALLELISM_ANNOTATION, COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION}
+)
+_TOPOLOGY: Final = frozenset({*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP})
+# In a template. The queue label has a warning of its own, and the others are reserved.
+_TEMPLATE_KEYS: Final = _TOPOLOGY | {
+    POD_INDEX_OFFSET,
+    QUEUE_LABEL,
+    WORKLOAD_ANNOTATION,
+    PODSET_LABEL,
+    TAS_LABEL,
+    ELASTIC_ANNOTATION,
 }
-_JOB_LABELS: Final = (f"{GROUP}/max-exec-time-seconds", f"{GROUP}/prebuilt-workload-name")
-_JOB_ANNOTATIONS: Final = (
-    f"{GROUP}/prebuilt-workload-name",
-    f"{GROUP}/job-min-parallelism",
-    f"{GROUP}/job-completions-equal-parallelism",
-    f"{GROUP}/admission-gated-by",
-    f"{GROUP}/elastic-job",
-    f"{GROUP}/priority-boost",
-    f"{GROUP}/safe-to-forcefully-delete",
+# Kueue writes these on jobs and Workloads. They remain after a migration and do no harm.
+WRITTEN_BY_KUEUE: Final = frozenset(
+    f"{GROUP}/{name}"
+    for name in (
+        "cluster-queue-name",
+        "component-workload-index",
+        "is-group-workload",
+        "job-owner-gvk",
+        "job-owner-name",
+        "local-queue-name",
+        "managed",
+        "multikueue-origin",
+        "multikueue-origin-uid",
+        "multikueue-worker-workload-pod",
+        "pod-group-pod-index",
+        "pod-suspending-parent",
+        "podset-replica-sizes",
+        "raycluster-generation",
+        "raycluster-podset-replica-sizes",
+        "role-hash",
+        "stopping",
+        "workload-slice-name",
+    )
 )
-_WORKLOAD_ANNOTATIONS: Final = (
-    f"{GROUP}/admission-gated-by",
-    f"{GROUP}/elastic-job",
-    f"{GROUP}/priority-boost",
-    f"{GROUP}/workload-slice-replacement-for",
-)
+_GROUPED: Final = "Rackgate does not queue groups of plain pods; use a Job or a JobSet"
+_CONCURRENT: Final = "a Workload is admitted in one flavor at a time"
+# What happens instead, for keys of Kueue that users set.
+_INSTEAD: Final[Mapping[str, str]] = {
+    f"{GROUP}/prebuilt-workload-name": "Rackgate creates the Workload of the job itself",
+    f"{GROUP}/admission-gated-by": "the Workload may be admitted at once; keep the job out of its"
+    " queue until it may start, or use an AdmissionCheck",
+    f"{GROUP}/priority-boost": "the priority is that of the label"
+    f" {PRIORITY_CLASS_LABEL} or of the pods",
+    f"{GROUP}/safe-to-forcefully-delete": "Rackgate does not delete pods that are stuck in"
+    " termination; delete them yourself",
+    f"{GROUP}/workload-slice-replacement-for": "workload slices of Rackgate have their parent as"
+    " owner",
+    f"{GROUP}/workload-allowed-resource-flavors": "use a node selector to exclude flavors",
+    f"{GROUP}/concurrent-admission-parent": _CONCURRENT,
+    f"{GROUP}/pod-group-name": _GROUPED,
+    f"{GROUP}/pod-group-total-count": _GROUPED,
+    f"{GROUP}/pod-group-fast-admission": _GROUPED,
+    f"{GROUP}/pod-group-serving": _GROUPED,
+    f"{GROUP}/pod-group-pod-index-label": _GROUPED,
+    f"{GROUP}/retriable-in-group": _GROUPED,
+    MIN_PARALLELISM_ANNOTATION: "only a Job can start with fewer pods",
+    COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION: "only a Job can start with fewer pods",
+    PRIORITY_CLASS_LABEL: "set it in metadata.labels of the job",
+    MAX_EXECUTION_TIME_LABEL: "set it in metadata.labels of the job",
+    ELASTIC_ANNOTATION: "only an Indexed Job is resized by it, and only with feature gate"
+    f" {ELASTIC_INDEXED_JOBS}",
+}
+_PROVISIONING_DOMAIN: Final = f"provreq.{GROUP}"
+_CHECK_CONTROLLERS: Final[Mapping[str, str]] = {
+    MULTIKUEUE_CONTROLLER: "MultiKueue",
+    PROVISIONING_CONTROLLER: "ProvisioningRequests",
+}
 
 
 def _object_at(obj: object, key: str) -> Manifest:
@@ -41,75 +136,137 @@ def _object_at(obj: object, key: str) -> Manifest:
     return found if isinstance(found, Mapping) else {}
 
 
-def _set_paths(obj: Manifest, path: str, *keys: str) -> Iterator[str]:
-    """Paths of the keys whose value is not null, an empty list or an empty object."""
-    return (f"{path}.{key}" for key in keys if obj.get(key) not in (None, [], {}))
+def _is_of_kueue(key: str) -> bool:
+    domain, slash, _ = key.partition("/")
+    return bool(slash) and (domain == GROUP or domain.endswith(f".{GROUP}"))
 
 
-def _metadata_paths(obj: Manifest, part: str, keys: tuple[str, ...]) -> Iterator[str]:
+def _instead_of(key: str, known: Collection[str]) -> str:
+    if key in _INSTEAD:
+        return _INSTEAD[key]
+    if key.startswith(f"{_PROVISIONING_DOMAIN}/"):
+        return "Rackgate does not create ProvisioningRequests"
+    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.9)
+    return f'did you mean "{near[0]}"?' if near else "Rackgate does not know it in this place"
+
+
+def _unknown_keys(
+    obj: Manifest, path: str, part: str, known: Collection[str]
+) -> Iterator[Unsupported]:
+    """Labels or annotations of Kueue other than the known ones."""
     found = _object_at(_object_at(obj, "metadata"), part)
-    return (f'metadata.{part}["{key}"]' for key in keys if key in found)
+    where = f"{path}.metadata" if path else "metadata"
+    for key in sorted(key for key in found if isinstance(key, str) and _is_of_kueue(key)):
+        if key not in known and key not in WRITTEN_BY_KUEUE:
+            yield Unsupported(f"{where}.{part}[{key}]", _instead_of(key, known))
 
 
-def _cluster_queue_paths(obj: Manifest) -> Iterator[str]:
+def _is_set(obj: Manifest, key: str) -> bool:
+    return obj.get(key) not in (None, [], {})
+
+
+def _cluster_queue(obj: Manifest) -> Iterator[Unsupported]:
+    if _is_set(_object_at(obj, "spec"), "concurrentAdmissionPolicy"):
+        yield Unsupported(
+            "spec.concurrentAdmissionPolicy", f"{_CONCURRENT}, and stays in it until it ends"
+        )
+
+
+def _admission_check(obj: Manifest) -> Iterator[Unsupported]:
     spec = _object_at(obj, "spec")
-    yield from _set_paths(
-        spec, "spec", "admissionScope", "concurrentAdmissionPolicy", "fairSharing"
+    feature = _CHECK_CONTROLLERS.get(str(spec.get("controllerName")))
+    if feature is not None:
+        yield Unsupported(
+            f"spec.controllerName {spec['controllerName']}",
+            f"Rackgate has no controller for {feature}, so Workloads wait for this check until"
+            " another controller answers it",
+        )
+    if _is_set(spec, "retryDelayMinutes"):
+        yield Unsupported(
+            "spec.retryDelayMinutes",
+            "the controller of the check sets requeueAfterSeconds in the state of the Workload",
+        )
+
+
+def _workload(obj: Manifest) -> Iterator[Unsupported]:
+    yield from _unknown_keys(obj, "", "labels", {JOB_UID_LABEL})
+    yield from _unknown_keys(obj, "", "annotations", {ELASTIC_ANNOTATION})
+    if _is_set(_object_at(obj, "spec"), "preemptionGates"):
+        yield Unsupported("spec.preemptionGates", "the Workload may preempt others at once")
+
+
+def _job(obj: Manifest, annotations: Collection[str]) -> Iterator[Unsupported]:
+    # Annotations of a topology on the job itself have a warning of their own, and the assigner
+    # writes the name of the Workload.
+    yield from _unknown_keys(obj, "", "labels", _JOB_LABELS)
+    yield from _unknown_keys(
+        obj, "", "annotations", {*annotations, *_TOPOLOGY, WORKLOAD_ANNOTATION}
     )
-    fungibility = _object_at(spec, "flavorFungibility")
-    for key, default in _FUNGIBILITY_DEFAULTS.items():
-        if fungibility.get(key) not in (None, default):
-            yield f"spec.flavorFungibility.{key}"
 
 
-def _local_queue_paths(obj: Manifest) -> Iterator[str]:
-    return _set_paths(_object_at(obj, "spec"), "spec", "fairSharing")
-
-
-def _cohort_paths(obj: Manifest) -> Iterator[str]:
-    return _set_paths(
-        _object_at(obj, "spec"), "spec", "fairSharing", "parentName", "resourceGroups"
-    )
-
-
-def _workload_paths(obj: Manifest) -> Iterator[str]:
-    yield from _metadata_paths(obj, "annotations", _WORKLOAD_ANNOTATIONS)
-    spec = _object_at(obj, "spec")
-    yield from _set_paths(spec, "spec", "maximumExecutionTimeSeconds")
-    podsets = spec.get("podSets")
-    for index, podset in enumerate(podsets if isinstance(podsets, list | tuple) else ()):
-        if isinstance(podset, Mapping):
-            yield from _set_paths(podset, f"spec.podSets[{index}]", "minCount")
-    yield from _set_paths(spec, "spec", "preemptionGates")
-
-
-def _job_paths(obj: Manifest) -> Iterator[str]:
-    yield from _metadata_paths(obj, "labels", _JOB_LABELS)
-    yield from _metadata_paths(obj, "annotations", _JOB_ANNOTATIONS)
-
-
-def _raycluster_paths(obj: Manifest) -> Iterator[str]:
-    # A RayCluster with an autoscaler is resized while it runs, with or without the annotation.
-    return (path for path in _job_paths(obj) if not path.endswith('/elastic-job"]'))
-
-
-_PATHS_BY_KIND: Final[Mapping[str, Callable[[Manifest], Iterator[str]]]] = {
-    "ClusterQueue": _cluster_queue_paths,
-    "Cohort": _cohort_paths,
-    "Job": _job_paths,
-    "JobSet": _job_paths,
-    "LocalQueue": _local_queue_paths,
-    "RayCluster": _raycluster_paths,
-    "Workload": _workload_paths,
+_FINDERS: Final[Mapping[str, Callable[[Manifest], Iterator[Unsupported]]]] = {
+    "AdmissionCheck": _admission_check,
+    "ClusterQueue": _cluster_queue,
+    "Workload": _workload,
+}
+# Annotations of jobs that have an effect, by kind. A RayCluster with an autoscaler is resized while
+# it runs, with or without the annotation of elastic jobs.
+_JOB_ANNOTATIONS: Final[Mapping[str, frozenset[str]]] = {
+    "Job": _PARTIAL_ADMISSION,
+    "JobSet": frozenset(),
+    "RayCluster": frozenset({ELASTIC_ANNOTATION}),
 }
 
 
-def unsupported_fields(kind: str, obj: Manifest) -> list[str]:
-    """Paths that are set in a manifest and have no effect; empty for unknown kinds.
+def unsupported_fields(
+    kind: str, obj: Manifest, *, elastic_kinds: Collection[str] = ()
+) -> list[Unsupported]:
+    """What is set in an object and has no effect; empty for unknown kinds.
 
     Args:
         kind: such as `ClusterQueue` or `Job`.
         obj: the object as JSON data; malformed parts are skipped.
+        elastic_kinds: names of the job kinds that may be resized while they run.
     """
-    find_paths = _PATHS_BY_KIND.get(kind)
-    return [] if find_paths is None else list(find_paths(obj))
+    find = _FINDERS.get(kind)
+    if find is not None:
+        return list(find(obj))
+    known = _JOB_ANNOTATIONS.get(kind)
+    if known is None:
+        return []
+    return list(_job(obj, known | ({ELASTIC_ANNOTATION} if kind in elastic_kinds else set())))
+
+
+def unsupported_in_template(template: Manifest, path: str) -> list[Unsupported]:
+    """What is set in a pod template, or a Job template, and has no effect.
+
+    Args:
+        template: as JSON data; malformed parts are skipped.
+        path: of the template in the manifest.
+    """
+    found = [
+        *_unknown_keys(template, path, "labels", _TEMPLATE_KEYS),
+        *_unknown_keys(template, path, "annotations", _TEMPLATE_KEYS),
+    ]
+    if _is_set(_object_at(template, "spec"), "resourceClaims"):
+        instead = (
+            "Kubernetes allocates its devices, but they count neither for quota nor for capacity"
+        )
+        found.append(Unsupported(f"{path}.spec.resourceClaims", instead))
+    return found
+
+
+def admission_fair_sharing_fields(kind: str, obj: Manifest) -> list[Unsupported]:
+    """What is set in a queue and has an effect with admission fair sharing alone.
+
+    Args:
+        kind: such as `ClusterQueue`.
+        obj: the object as JSON data; malformed parts are skipped.
+    """
+    spec = _object_at(obj, "spec")
+    if kind == "ClusterQueue":
+        if _object_at(spec, "admissionScope").get("admissionMode") == USAGE_BASED:
+            return [Unsupported("spec.admissionScope", _FAIR_SHARING_OFF)]
+    elif kind == "LocalQueue" and _is_set(_object_at(spec, "fairSharing"), "weight"):
+        return [Unsupported("spec.fairSharing.weight", _FAIR_SHARING_OFF)]
+    return []

@@ -95,11 +95,7 @@ def add_finalizer_patch(found: Meta) -> bytes | None:
         [
             {"op": "test", "path": "/metadata/uid", "value": found.uid},
             {"op": "test", "path": "/metadata/resourceVersion", "value": found.resource_version},
-            {
-                "op": "add",
-                "path": "/metadata/finalizers",
-                "value": [*found.finalizers, FINALIZER],
-            },
+            {"op": "add", "path": "/metadata/finalizers", "value": [*found.finalizers, FINALIZER]},
         ]
     )
 

@@ -214,7 +214,6 @@ class GenericJob(ABC, Generic[V]):
 
     def pods_to_delete(self, manifest: Manifest) -> frozenset[str]:
         """Names of pods to delete first when it scales down, for kinds that name them."""
-        del manifest
         return frozenset()
 
     @abstractmethod
@@ -223,17 +222,14 @@ class GenericJob(ABC, Generic[V]):
 
     def job_templates(self, manifest: Manifest) -> Collection[tuple[str, Manifest]]:
         """Path and object of each Job template in it, for warnings."""
-        del manifest
         return ()
 
     def elastic_enabled(self, features: Features) -> bool:
         """Whether jobs of this kind may be resized while they run, if they request it."""
-        del features
         return False
 
     def is_elastic(self, manifest: Manifest) -> bool:
         """Whether it requests to be resized while it runs."""
-        del manifest
         return False
 
     def injected_templates(self, manifest: Manifest, *, elastic_enabled: bool) -> list[PodTemplate]:
@@ -242,7 +238,6 @@ class GenericJob(ABC, Generic[V]):
 
     def can_remove_injection(self, manifest: Manifest) -> bool:
         """Whether the templates of a suspended job that loses its queue may be written now."""
-        del manifest
         return True
 
     # Read from a stored job: its state.
@@ -262,7 +257,6 @@ class GenericJob(ABC, Generic[V]):
 
     def remaining_pods(self, job: V, children: Sequence[Job]) -> int:
         """Pods of a suspended job, or of one that is being deleted, as far as its status shows."""
-        del job, children
         return 0
 
     @abstractmethod
@@ -276,17 +270,19 @@ class GenericJob(ABC, Generic[V]):
 
     def starts_in_stages(self, job: V) -> bool:
         """Whether more pods may start after others were ready: missing pods need not be lost."""
-        del job
         return False
 
     def finished(self, job: V) -> JobOutcome | None:
         """How it ended; None if it has not. Jobs of some kinds end only by being deleted."""
-        del job
         return None
 
-    def reclaimable_pods(self, job: V) -> Mapping[str, int]:
-        """Pods that are done and not created again, by PodSet; PodSets without any are omitted."""
-        del job
+    def reclaimable_pods(self, job: V, counts: Mapping[str, int]) -> Mapping[str, int]:
+        """Pods that are done and not created again, by PodSet; PodSets without any are omitted.
+
+        Args:
+            job: as stored.
+            counts: pods of each PodSet of its Workload, as admitted if it is.
+        """
         return {}
 
     def find_change(
@@ -299,7 +295,6 @@ class GenericJob(ABC, Generic[V]):
             workload: the Workload under which it was started.
             elastic: counts other than those admitted are a resize, not a change.
         """
-        del podsets, workload, elastic
         return None
 
     # Start and stop.
@@ -310,7 +305,19 @@ class GenericJob(ABC, Generic[V]):
         Written at the start of a job whose pods no gate holds; none for kinds that do not support
         it.
         """
-        del job
+        return []
+
+    def reduce_ops(self, job: V, workload: Workload) -> list[JsonPatchOp]:
+        """Operations with which it starts with as many pods as were admitted.
+
+        None if all pods were admitted, or for kinds whose PodSets have no `minCount`.
+        """
+        del job, workload
+        return []
+
+    def restore_count_ops(self, job: V, workload: Workload) -> list[JsonPatchOp]:
+        """Operations that undo `reduce_ops`, unless its user has changed the number meanwhile."""
+        del job, workload
         return []
 
     def next_stop_action(
@@ -348,7 +355,14 @@ class GenericJob(ABC, Generic[V]):
         """Operations that restore the templates that the user wrote."""
         return injection.restore_ops(templates, originals, podset_infos)
 
-    def stale_child_jobs(self, job: V, children: Sequence[Job]) -> list[StaleChildJob]:
-        """Children of a suspended, inactive job that contain more than its templates."""
-        del job, children
+    def stale_child_jobs(
+        self, job: V, children: Sequence[Job], podset_infos: Mapping[str, PodSetInfo]
+    ) -> list[StaleChildJob]:
+        """Children of a suspended, inactive job that contain more than its templates.
+
+        Args:
+            job: as stored.
+            children: its child Jobs.
+            podset_infos: as for `next_stop_action`.
+        """
         return []

@@ -84,34 +84,49 @@ class PodSetInfo:
 
     Attributes:
         tas: there is a topology assignment.
-        node_labels: of the assigned flavors, merged into the nodeSelector.
-        tolerations: of the assigned flavors, appended unless already there.
+        node_labels: of the assigned flavors and of admission checks, merged into the nodeSelector.
+        tolerations: of both, appended unless already there.
+        labels: of admission checks, merged into the labels.
+        annotations: of admission checks, merged into the annotations.
+        complete: whether `node_labels` and `tolerations` are known to be what the start added.
     """
 
     podset: str
     tas: bool
     node_labels: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[TolerationLike] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class StartConflict:
-    """A key that the user and the assigned flavor set to different values: the job cannot start.
+    """A key that has two values in a template: the job cannot start.
+
+    One is the user's, or of a flavor; the other is of an assigned flavor or an admission check.
 
     Attributes:
         path: path of the map in the manifest, `spec.template.spec.nodeSelector`.
         key: the label key.
-        have: the user's value.
-        want: the flavor's value.
+        have: the one value, of the job unless `check` is set and a flavor has it.
+        want: the other value.
+        check: name of the admission check with the other value; "" if it is a flavor's.
     """
 
     path: str
     key: str
     have: str
     want: str
+    check: str = ""
 
     def __str__(self) -> str:
         """The message of the FailedToStart condition."""
+        if self.check:
+            return (
+                f'{self.path}[{self.key}]: AdmissionCheck "{self.check}" sets {shown(self.want)}, '
+                f"but it is {shown(self.have)}; remove the key or use another queue"
+            )
         return (
             f"{self.path}[{self.key}]: the job requests {shown(self.have)}, the nodes of the "
             f"assigned flavor have {shown(self.want)}; remove the key or use another queue"
@@ -161,24 +176,20 @@ def injected_template(template: Template, podset: str, *, elastic: bool = False)
 
 def injection_ops(pod_templates: Iterable[PodTemplate]) -> list[JsonPatchOp]:
     """Operations that inject into templates at creation."""
-    return [
-        op
+    return _patches(
+        (one, injected_template(one.template, one.podset, elastic=one.elastic))
         for one in pod_templates
-        for op in template_patch(
-            one.template,
-            injected_template(one.template, one.podset, elastic=one.elastic),
-            one.pointer,
-        )
-    ]
+    )
 
 
 def remove_injection_ops(pod_templates: Iterable[PodTemplate]) -> list[JsonPatchOp]:
     """Operations that remove all reserved keys from templates."""
-    return [
-        op
-        for one in pod_templates
-        for op in template_patch(one.template, strip_reserved(one.template), one.pointer)
-    ]
+    return _patches((one, strip_reserved(one.template)) for one in pod_templates)
+
+
+def _patches(changed: Iterable[tuple[PodTemplate, Template]]) -> list[JsonPatchOp]:
+    """Operations that replace templates, each by its new form."""
+    return [op for one, new in changed for op in template_patch(one.template, new, one.pointer)]
 
 
 def injection_errors(pod_template: PodTemplate) -> list[FieldError]:
@@ -206,13 +217,10 @@ def keep_injection_ops(
         frozen: the templates cannot be changed now, so the fields that the flavor added, which
             the writer does not know, are kept, too.
     """
-    return [
-        op
+    return _patches(
+        (one, _with_injection_of(one.template, injected, frozen=frozen))
         for one, injected in _pair_by_podset(pod_templates, stored)
-        for op in template_patch(
-            one.template, _with_injection_of(one.template, injected, frozen=frozen), one.pointer
-        )
-    ]
+    )
 
 
 def reinjection_ops(
@@ -223,17 +231,14 @@ def reinjection_ops(
     Injected keys are computed again from what the templates request now. Keys that the writer
     added stay, so that validation rejects them.
     """
-    return [
-        op
+    plain = (
+        (one, _without_injection_of(one.template, injected))
         for one, injected in _pair_by_podset(pod_templates, stored)
-        for op in template_patch(
-            one.template,
-            injected_template(
-                _without_injection_of(one.template, injected), one.podset, elastic=one.elastic
-            ),
-            one.pointer,
-        )
-    ]
+    )
+    return _patches(
+        (one, injected_template(template, one.podset, elastic=one.elastic))
+        for one, template in plain
+    )
 
 
 def _pair_by_podset(
@@ -302,7 +307,12 @@ def started_template(
         if selector.get(key, want) != want:
             return StartConflict(f"{path}.spec.nodeSelector", key, str(selector[key]), want)
     started = strip_reserved(template)
-    annotations = {WORKLOAD_ANNOTATION: workload, **(_ELASTIC if elastic else {})}
+    started = with_entries(started, "metadata", "labels", info.labels)
+    annotations = {
+        **info.annotations,
+        WORKLOAD_ANNOTATION: workload,
+        **(_ELASTIC if elastic else {}),
+    }
     started = with_entries(started, "metadata", "annotations", annotations)
     if info.tas or elastic:
         labels = {PODSET_LABEL: info.podset}
@@ -435,12 +445,18 @@ def restored_template(
     plain = strip_reserved(template)
     if original is None:
         return plain
+    if info is not None:
+        plain = _without_check_entries(plain, original, info)
+    if info is not None and not info.complete:
+        info = None
     spec, before = section(plain, "spec"), section(original, "spec")
     for name, value in (
         ("nodeSelector", _users_labels(spec, before, info)),
         ("tolerations", _users_tolerations(spec, before, info)),
     ):
-        plain = with_field(plain, "spec", name, value or _keep_if_empty(before.get(name)))
+        plain = with_field(
+            plain, "spec", name, value or (None if before.get(name) else before.get(name))
+        )
     for part, name in (
         ("metadata", "labels"),
         ("metadata", "annotations"),
@@ -470,19 +486,24 @@ def restore_ops(
             `restored_template`.
     """
     known = podset_infos or {}
-    return [
-        op
+    return _patches(
+        (one, restored_template(one.template, originals.get(one.podset), known.get(one.podset)))
         for one in pod_templates
-        for op in template_patch(
-            one.template,
-            restored_template(one.template, originals.get(one.podset), known.get(one.podset)),
-            one.pointer,
-        )
-    ]
+    )
 
 
-def _keep_if_empty(value: object) -> object:
-    return None if value else value
+def _without_check_entries(
+    template: Template, original: Template, info: PodSetInfo
+) -> dict[str, Any]:
+    """A template without labels and annotations of admission checks that its user did not write."""
+    plain = dict(template)
+    for name, of, added in (
+        ("labels", labels_of, info.labels),
+        ("annotations", annotations_of, info.annotations),
+    ):
+        theirs = [key for key in added if key not in of(original)]
+        plain = without_entries(plain, "metadata", name, theirs)
+    return plain
 
 
 def _users_labels(

@@ -157,27 +157,20 @@ def _unsupported_requests(
 ) -> Iterator[FieldError]:
     """Reject requests that Rackgate supports and KAI's Job annotations cannot express."""
     request = topology_request({"metadata": {"annotations": dict(template_annotations)}}) or {}
-    for key in _SLICES:
-        if key in template_annotations:
-            yield _unsupported_annotation(
-                key, template_annotations[key], "slices of a Job", "request one level"
-            )
-    if PODSET_GROUP in template_annotations:
-        yield _unsupported_annotation(
-            PODSET_GROUP, template_annotations[PODSET_GROUP], "groups of PodSets", "remove it"
-        )
-    if POD_INDEX_OFFSET in template_annotations:
-        yield _unsupported_annotation(
-            POD_INDEX_OFFSET, template_annotations[POD_INDEX_OFFSET], "places by rank", "remove it"
-        )
+    found = [
+        *((key, "slices of a Job", "request one level") for key in _SLICES),
+        (PODSET_GROUP, "groups of PodSets", "remove it"),
+        (POD_INDEX_OFFSET, "places by rank", "remove it"),
+    ]
     if request.get("unconstrained"):
         advice = "remove it: without a level KAI places pods anywhere"
-        yield _unsupported_annotation(
-            UNCONSTRAINED_TOPOLOGY,
-            template_annotations[UNCONSTRAINED_TOPOLOGY],
-            "this request",
-            advice,
-        )
+        found.append((UNCONSTRAINED_TOPOLOGY, "this request", advice))
+    for key, what, advice in found:
+        if key in template_annotations:
+            problem = f"{shown(template_annotations[key])}: KAI has no annotation for {what}"
+            yield FieldError(
+                f"{_ANNOTATIONS_PATH}[{key}]", problem, f"{advice}, {_OR_USE_RACKGATE}"
+            )
     elastic = annotations_of(job).get(ELASTIC_ANNOTATION, "false")
     if elastic != "false":
         path = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
@@ -188,11 +181,6 @@ def _unsupported_requests(
         problem = f"{shown(priority)}: KAI does not support WorkloadPriorityClass"
         advice = f"name a PriorityClass in {TEMPLATE_PATH}.spec.priorityClassName instead"
         yield FieldError(f"metadata.labels[{PRIORITY_CLASS_LABEL}]", problem, advice)
-
-
-def _unsupported_annotation(key: str, value: object, what: str, advice: str) -> FieldError:
-    problem = f"{shown(value)}: KAI has no annotation for {what}"
-    return FieldError(f"{_ANNOTATIONS_PATH}[{key}]", problem, f"{advice}, {_OR_USE_RACKGATE}")
 
 
 def _conflicting_annotations(

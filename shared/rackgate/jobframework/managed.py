@@ -5,10 +5,18 @@ Webhook, assigner and ungater share these functions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from rackgate.api.names import PODSET_LABEL, QUEUE_LABEL, WORKLOAD_ANNOTATION
+from rackgate.api.meta import MAX_INT32
+from rackgate.api.names import (
+    MAX_EXECUTION_TIME_LABEL,
+    PODSET_LABEL,
+    QUEUE_LABEL,
+    WORKLOAD_ANNOTATION,
+)
+from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import SUSPEND, GenericJob, Manifest
 from rackgate.jobframework.injection import injection_ops, remove_injection_ops
 from rackgate.jobframework.jsonpatch import JsonPatchOp
@@ -16,11 +24,33 @@ from rackgate.jobframework.registry import CLEANUP_LABELS, find_kind
 from rackgate.jobframework.templates import is_suspended, items, labels_of, section
 from rackgate.wire.core import Meta
 
+_SECONDS: Final = re.compile(r"0*[1-9][0-9]{0,9}", re.ASCII)
+
 
 def queue_of(job: Manifest) -> str | None:
     """The LocalQueue that the job's queue label names; None without the label."""
     value = labels_of(job).get(QUEUE_LABEL)
     return None if value is None else str(value)
+
+
+def maximum_execution_time(labels: Mapping[str, Any]) -> int | None:
+    """The seconds that a job's label says it may be admitted; None without a valid label."""
+    value = labels.get(MAX_EXECUTION_TIME_LABEL)
+    if not isinstance(value, str) or not _SECONDS.fullmatch(value):
+        return None
+    seconds = int(value)
+    return seconds if 1 <= seconds <= MAX_INT32 else None
+
+
+def execution_time_errors(job: Manifest) -> list[FieldError]:
+    """Reject a maximum execution time that is not a number of seconds."""
+    labels = labels_of(job)
+    value = labels.get(MAX_EXECUTION_TIME_LABEL)
+    if value is None or maximum_execution_time(labels) is not None:
+        return []
+    path = f"metadata.labels[{MAX_EXECUTION_TIME_LABEL}]"
+    problem = f"{shown(value)} is not a whole number of seconds from 1 to {MAX_INT32}"
+    return [FieldError(path, problem, 'such as "3600" for an hour')]
 
 
 def is_managed(job: Manifest) -> bool:
@@ -66,7 +96,6 @@ def inject(
         job: as written.
         elastic_enabled: jobs of the kind may be resized with slices: pods of a job that requests
             it are gated.
-            are held.
     """
     if not is_managed(job):
         return []

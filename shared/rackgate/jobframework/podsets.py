@@ -11,7 +11,13 @@ import msgspec
 from rackgate.api.names import PODSET_GROUP, PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.injection import PodTemplate
-from rackgate.jobframework.templates import Template, annotations_of, items, section
+from rackgate.jobframework.templates import (
+    Template,
+    annotations_of,
+    items,
+    section,
+    without_entries,
+)
 from rackgate.wire.kueue import PodSet, Workload
 
 PODSET: Final = "main"  # of a job with one template
@@ -20,10 +26,25 @@ _DNS_LABEL: Final = re.compile(r"\A[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 
 
 def podset_json(
-    name: str, count: int, template: Template, request: Mapping[str, Any] | None
+    name: str,
+    count: int,
+    template: Template,
+    request: Mapping[str, Any] | None,
+    *,
+    min_count: int | None = None,
 ) -> dict[str, Any]:
-    """A PodSet as a Workload stores it; `request` is its topologyRequest, if it has one."""
+    """A PodSet as a Workload stores it.
+
+    Args:
+        name: its name.
+        count: pods.
+        template: the user's template.
+        request: its topologyRequest, if it has one.
+        min_count: the fewest pods that it may be admitted with; None: only all of them.
+    """
     podset: dict[str, Any] = {"name": name, "count": count, "template": template}
+    if min_count is not None:
+        podset["minCount"] = min_count
     return podset if request is None else {**podset, "topologyRequest": request}
 
 
@@ -114,8 +135,8 @@ def topology_by_podset(workload: Workload) -> dict[str, bool]:
 
 
 def total_pods(workload: Workload) -> int:
-    """Pods of all PodSets."""
-    return sum(podset.count for podset in workload.spec.pod_sets)
+    """Pods of all PodSets: those that were admitted, or those that are requested."""
+    return sum(counts_of(workload).values())
 
 
 def pods_without_gate(workload: Workload) -> int:
@@ -131,8 +152,24 @@ def pods_without_gate(workload: Workload) -> int:
 
 
 def counts_of(workload: Workload) -> dict[str, int]:
-    """Pods of each PodSet."""
-    return {podset.name: podset.count for podset in workload.spec.pod_sets}
+    """Pods of each PodSet: fewer than requested if it was admitted with fewer."""
+    requested = {podset.name: podset.count for podset in workload.spec.pod_sets}
+    return {**requested, **reduced_counts(workload)}
+
+
+def reduced_counts(workload: Workload) -> dict[str, int]:
+    """Pods of each PodSet with `minCount` that was admitted with fewer pods than it requests."""
+    admission = workload.status.admission
+    requested = {
+        podset.name: podset.count
+        for podset in workload.spec.pod_sets
+        if podset.min_count is not None
+    }
+    return {
+        assignment.name: assignment.count
+        for assignment in (admission.pod_set_assignments if admission is not None else ())
+        if 0 < assignment.count < requested.get(assignment.name, 0)
+    }
 
 
 def original_templates(workload: Workload | None) -> dict[str, Template]:
@@ -163,19 +200,43 @@ def describe_running_change(workload: Workload, wanted: Sequence[Mapping[str, An
 
     Unlike those of a pending job, its templates also contain what its flavor added. That is not
     recorded anywhere, and flavors are edited, too. So entries *added* to nodeSelector and
-    tolerations are not a difference.
+    tolerations are not a difference. Neither are labels and annotations of admission checks.
 
     Returns:
         The difference, for a message; None if there is none.
     """
     present = [_stored_json(podset) for podset in workload.spec.pod_sets]
+    of_checks = check_keys(workload)
     requested = [podset["name"] for podset in wanted]
     if [podset["name"] for podset in present] != requested:
         return f"podsets {', '.join(requested)}"
     for have, want in zip(present, wanted, strict=True):
-        if _without_counts(have) != _without_counts(_without_added(have, want)):
+        labels, annotations = of_checks.get(have["name"], ({}, {}))
+        plain = _without_metadata(have, want, "labels", labels)
+        plain = _without_metadata(have, plain, "annotations", annotations)
+        if _without_counts(have) != _without_counts(_without_added(have, plain)):
             return f'the template of podset "{have["name"]}"'
     return None
+
+
+def check_keys(workload: Workload) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
+    """Labels and annotations that admission checks add, by PodSet."""
+    found: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
+    for state in workload.status.admission_checks:
+        for update in state.pod_set_updates:
+            labels, annotations = found.setdefault(update.name, ({}, {}))
+            labels.update(update.labels)
+            annotations.update(update.annotations)
+    return found
+
+
+def _without_metadata(
+    have: Mapping[str, Any], want: Mapping[str, Any], name: str, keys: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """`want` without those labels or annotations of its template that `have` does not contain."""
+    known = section(section(have["template"], "metadata"), name)
+    added = [key for key in keys if key not in known]
+    return {**want, "template": without_entries(want["template"], "metadata", name, added)}
 
 
 def _without_added(have: Mapping[str, Any], want: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -52,7 +52,6 @@ _SUBDOMAIN: Final = re.compile(
 
 Annotations = Mapping[str, Any]
 Request = Mapping[str, Any]
-Rule = Callable[[Annotations, str, int | None], list[FieldError]]
 
 
 def is_label_key(key: str) -> bool:
@@ -134,9 +133,7 @@ def topology_errors(
     annotations = annotations_of(template, path)
     annotations_path = f"{path}.metadata.annotations" if path else "metadata.annotations"
     errors = _exclusive_errors(annotations, annotations_path, both_levels=both_levels)
-    return errors + [
-        error for rule in _RULES for error in rule(annotations, annotations_path, count)
-    ]
+    return [*errors, *_annotation_errors(annotations, annotations_path, count)]
 
 
 def _exclusive_errors(
@@ -152,16 +149,30 @@ def _exclusive_errors(
     ]
 
 
-def _level_key_errors(
-    annotations: Annotations, annotations_path: str, _count: int | None
-) -> list[FieldError]:
-    keys = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_REQUIRED_TOPOLOGY)
-    return [
-        error
-        for key in keys
-        if key in annotations
-        for error in level_key_errors(str(annotations[key]), f"{annotations_path}[{key}]")
-    ]
+def _annotation_errors(
+    annotations: Annotations, path: str, count: int | None
+) -> Iterator[FieldError]:
+    """Errors of single annotations and pairs of them, in a fixed order."""
+    for key in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_REQUIRED_TOPOLOGY):
+        if key in annotations:
+            yield from level_key_errors(str(annotations[key]), f"{path}[{key}]")
+    value = annotations.get(UNCONSTRAINED_TOPOLOGY)
+    if value is not None and str(value) not in _TRUE | _FALSE:
+        problem = f"{shown(value)} is not a boolean"
+        yield FieldError(f"{path}[{UNCONSTRAINED_TOPOLOGY}]", problem, 'write "true"')
+    level, size = SLICE_REQUIRED_TOPOLOGY, SLICE_SIZE
+    for key, other, problem in (
+        (level, size, "slices are requested without their size"),
+        (size, level, "a slice size is set without the level of the slices"),
+    ):
+        if key in annotations and other not in annotations:
+            yield FieldError(f"{path}[{key}]", problem, f"add {other}")
+    if size in annotations:
+        yield from size_errors(annotations[size], f"{path}[{size}]", count)
+    if SLICE_CONSTRAINTS in annotations:
+        yield from _constraint_errors(annotations, f"{path}[{SLICE_CONSTRAINTS}]", count)
+    if PODSET_GROUP in annotations:
+        yield from _group_errors(annotations, f"{path}[{PODSET_GROUP}]")
 
 
 def level_key_errors(key: str, path: str) -> list[FieldError]:
@@ -172,45 +183,6 @@ def level_key_errors(key: str, path: str) -> list[FieldError]:
         problem = f"{shown(key)} has {len(key)} characters, a request allows {MAX_REQUESTED_KEY}"
         return [FieldError(path, problem, "use a shorter level key in the topology")]
     return []
-
-
-def _unconstrained_errors(
-    annotations: Annotations, annotations_path: str, _count: int | None
-) -> list[FieldError]:
-    value = annotations.get(UNCONSTRAINED_TOPOLOGY)
-    if value is None or str(value) in _TRUE | _FALSE:
-        return []
-    path = f"{annotations_path}[{UNCONSTRAINED_TOPOLOGY}]"
-    return [FieldError(path, f"{shown(value)} is not a boolean", 'write "true"')]
-
-
-def _slice_pair_errors(
-    annotations: Annotations, annotations_path: str, _count: int | None
-) -> list[FieldError]:
-    level, size = SLICE_REQUIRED_TOPOLOGY in annotations, SLICE_SIZE in annotations
-    if level and not size:
-        problem = "slices are requested without their size"
-        return [
-            FieldError(
-                f"{annotations_path}[{SLICE_REQUIRED_TOPOLOGY}]", problem, f"add {SLICE_SIZE}"
-            )
-        ]
-    if size and not level:
-        problem = "a slice size is set without the level of the slices"
-        return [
-            FieldError(
-                f"{annotations_path}[{SLICE_SIZE}]", problem, f"add {SLICE_REQUIRED_TOPOLOGY}"
-            )
-        ]
-    return []
-
-
-def _slice_size_errors(
-    annotations: Annotations, annotations_path: str, count: int | None
-) -> list[FieldError]:
-    if SLICE_SIZE not in annotations:
-        return []
-    return size_errors(annotations[SLICE_SIZE], f"{annotations_path}[{SLICE_SIZE}]", count)
 
 
 def size_errors(value: object, path: str, count: int | None) -> list[FieldError]:
@@ -229,40 +201,24 @@ def _divisibility_errors(size: int, count: int | None, path: str) -> list[FieldE
     return [FieldError(path, problem, "use a size that divides the count")]
 
 
-def _exclusive_constraint_errors(
-    annotations: Annotations, annotations_path: str, _count: int | None
-) -> list[FieldError]:
-    others = (SLICE_REQUIRED_TOPOLOGY, SLICE_SIZE, PODSET_GROUP)
-    found = [key for key in others if key in annotations]
-    if SLICE_CONSTRAINTS not in annotations or not found:
-        return []
-    problem = f"cannot be combined with {', '.join(found)}"
-    return [
-        FieldError(
-            f"{annotations_path}[{SLICE_CONSTRAINTS}]", problem, "keep one way to request slices"
-        )
-    ]
-
-
 def _constraint_errors(
-    annotations: Annotations, annotations_path: str, count: int | None
-) -> list[FieldError]:
-    if SLICE_CONSTRAINTS not in annotations:
-        return []
-    path = f"{annotations_path}[{SLICE_CONSTRAINTS}]"
+    annotations: Annotations, path: str, count: int | None
+) -> Iterator[FieldError]:
+    found = [
+        key for key in (SLICE_REQUIRED_TOPOLOGY, SLICE_SIZE, PODSET_GROUP) if key in annotations
+    ]
+    if found:
+        problem = f"cannot be combined with {', '.join(found)}"
+        yield FieldError(path, problem, "keep one way to request slices")
     layers = _parse_constraints(annotations[SLICE_CONSTRAINTS])
     if layers is None or not 1 <= len(layers) <= MAX_CONSTRAINTS:
         problem = f"{shown(annotations[SLICE_CONSTRAINTS])} is not a list of 1 to 3 layers"
-        return [FieldError(path, problem, 'write [{"topology": "<level>", "size": <pods>}, ...]')]
-    return [
-        *(
-            error
-            for index, layer in enumerate(layers)
-            for error in level_key_errors(layer["topology"], f"{path}[{index}].topology")
-        ),
-        *layer_errors(layers, path),
-        *_divisibility_errors(layers[0]["size"], count, f"{path}[0].size"),
-    ]
+        yield FieldError(path, problem, 'write [{"topology": "<level>", "size": <pods>}, ...]')
+        return
+    for index, layer in enumerate(layers):
+        yield from level_key_errors(layer["topology"], f"{path}[{index}].topology")
+    yield from layer_errors(layers, path)
+    yield from _divisibility_errors(layers[0]["size"], count, f"{path}[0].size")
 
 
 def layer_errors(layers: Sequence[Mapping[str, Any]], path: str) -> list[FieldError]:
@@ -284,31 +240,14 @@ def layer_errors(layers: Sequence[Mapping[str, Any]], path: str) -> list[FieldEr
     return errors
 
 
-def _group_errors(
-    annotations: Annotations, annotations_path: str, _count: int | None
-) -> list[FieldError]:
-    if PODSET_GROUP not in annotations:
-        return []
-    path, name = f"{annotations_path}[{PODSET_GROUP}]", str(annotations[PODSET_GROUP])
-    errors = []
+def _group_errors(annotations: Annotations, path: str) -> Iterator[FieldError]:
+    name = str(annotations[PODSET_GROUP])
     if not name or len(name) > 256 or name.isdigit():
         problem = f"{shown(name)} is not a group name"
-        errors.append(FieldError(path, problem, "use 1 to 256 characters, not a number"))
+        yield FieldError(path, problem, "use 1 to 256 characters, not a number")
     if REQUIRED_TOPOLOGY not in annotations and PREFERRED_TOPOLOGY not in annotations:
         problem = "a podset group needs a required or preferred topology"
-        errors.append(FieldError(path, problem, f"add {REQUIRED_TOPOLOGY}"))
-    return errors
-
-
-_RULES: Final[tuple[Rule, ...]] = (
-    _level_key_errors,
-    _unconstrained_errors,
-    _slice_pair_errors,
-    _slice_size_errors,
-    _exclusive_constraint_errors,
-    _constraint_errors,
-    _group_errors,
-)
+        yield FieldError(path, problem, f"add {REQUIRED_TOPOLOGY}")
 
 
 def _parse_size(value: object) -> int | None:
@@ -354,14 +293,7 @@ def request_errors(request: Request, path: str, *, count: int | None) -> list[Fi
         path: its path in the manifest, `spec.podSets[0].topologyRequest`.
         count: pods of the PodSet, None when not known; slices must divide it.
     """
-    if not request:
-        return []
-    return [
-        *_requested_level_errors(request, path),
-        *_pair_errors(request, path),
-        *_slice_errors(request, path, count),
-        *_layer_errors(request, path, count),
-    ]
+    return list(_request_errors(request, path, count))
 
 
 def exclusive_errors(request: Request, path: str, *, both_levels: bool = False) -> list[FieldError]:
@@ -372,46 +304,26 @@ def exclusive_errors(request: Request, path: str, *, both_levels: bool = False) 
     return [FieldError(path, ONE_REQUEST)]
 
 
-def _requested_level_errors(request: Request, path: str) -> list[FieldError]:
-    fields = ("required", "preferred", "podSetSliceRequiredTopology")
-    return [
-        error
-        for field in fields
-        if request.get(field) is not None
-        for error in level_key_errors(str(request[field]), f"{path}.{field}")
-    ]
-
-
-def _pair_errors(request: Request, path: str) -> list[FieldError]:
+def _request_errors(request: Request, path: str, count: int | None) -> Iterator[FieldError]:
+    for field in ("required", "preferred", "podSetSliceRequiredTopology"):
+        if request.get(field) is not None:
+            yield from level_key_errors(str(request[field]), f"{path}.{field}")
     level, size = request.get("podSetSliceRequiredTopology"), request.get("podSetSliceSize")
-    errors = []
+    where, found = f"{path}.{LAYERS}", request.get(LAYERS)
     if (level is None) != (size is None):
-        errors.append(FieldError(f"{path}.podSetSliceSize", SLICE_PAIR))
-    if request.get(LAYERS) and (level is not None or size is not None):
-        errors.append(FieldError(f"{path}.{LAYERS}", SLICE_FORMS))
-    return errors
-
-
-def _slice_errors(request: Request, path: str, count: int | None) -> list[FieldError]:
-    size = request.get("podSetSliceSize")
-    return [] if size is None else size_errors(size, f"{path}.podSetSliceSize", count)
-
-
-def _layer_errors(request: Request, path: str, count: int | None) -> list[FieldError]:
-    layers = _layer_objects(request.get(LAYERS))
-    where = f"{path}.{LAYERS}"
+        yield FieldError(f"{path}.podSetSliceSize", SLICE_PAIR)
+    if found and (level is not None or size is not None):
+        yield FieldError(where, SLICE_FORMS)
+    if size is not None:
+        yield from size_errors(size, f"{path}.podSetSliceSize", count)
+    listed = found if isinstance(found, (list, tuple)) else ()
+    layers = [layer for layer in listed if isinstance(layer, Mapping)]
     if len(layers) > MAX_CONSTRAINTS:
         problem = f"{len(layers)} layers, at most {MAX_CONSTRAINTS} can be requested"
-        return [FieldError(where, problem, "keep the outermost layers that matter")]
-    errors = []
+        yield FieldError(where, problem, "keep the outermost layers that matter")
+        return
     for index, layer in enumerate(layers):
-        level, size = str(layer.get("topology", "")), layer.get("size")
-        errors += level_key_errors(level, f"{where}[{index}].topology")
-        errors += size_errors(size, f"{where}[{index}].size", None if index else count)
-    return errors + layer_errors(layers, where)
-
-
-def _layer_objects(found: object) -> list[Request]:
-    if not isinstance(found, (list, tuple)):
-        return []
-    return [layer for layer in found if isinstance(layer, Mapping)]
+        yield from level_key_errors(str(layer.get("topology", "")), f"{where}[{index}].topology")
+        inner_count = None if index else count
+        yield from size_errors(layer.get("size"), f"{where}[{index}].size", inner_count)
+    yield from layer_errors(layers, where)

@@ -171,11 +171,7 @@ def parse_status(body: bytes | msgspec.Raw) -> Status:
 
 
 def error_for(
-    verb: str,
-    path: str,
-    status: int,
-    body: bytes | msgspec.Raw,
-    retry_after_s: float | None = None,
+    verb: str, path: str, status: int, body: bytes | msgspec.Raw, retry_after_s: float | None = None
 ) -> KubeError:
     """The error for an HTTP status, or for the code of an ERROR event, of 300 or more.
 

@@ -1,7 +1,9 @@
 """Kubernetes Events about the decisions of the services, written in the background.
 
 Equal Events (same object, reason and note) within a time window are written once, so there is one
-per change, not one per scheduling cycle. If the queue is full, Events are dropped and counted.
+per change, not one per scheduling cycle. Events about one object with one reason are limited: a
+user who changes an object again and again must not use up the Events of others. Events beyond that
+limit, or beyond the queue, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ MAX_REASON: Final = 128
 MAX_NAME: Final = 253
 MAX_REMEMBERED: Final = 10_000
 QUEUE_SIZE: Final = 1000
+# Different Events about one object with one reason: so many at once, then one for every interval.
+OBJECT_BURST: Final = 25
+OBJECT_INTERVAL_S: Final = 10.0
 # Namespace of Events about cluster-scoped objects.
 CLUSTER_SCOPED_NAMESPACE: Final = "default"
 
@@ -97,6 +102,8 @@ class EventRecorder:
         self._window_s = window_s
         self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(queue_size)
         self._recent: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+        # By object and reason: when `OBJECT_BURST` Events may be written at once again.
+        self._rested_at: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def record(
         self, regarding: Regarding, type_: EventType | str, reason: str, action: str, note: str
@@ -106,9 +113,14 @@ class EventRecorder:
         `reason` and `action` are UpperCamelCase; `note` is truncated at 1024 bytes.
         """
         note = _truncate(note)
-        key = (regarding.uid or f"{regarding.namespace}/{regarding.name}", reason, note)
+        about = regarding.uid or f"{regarding.namespace}/{regarding.name}"
+        key = (about, reason, note)
         now = clock.monotonic()
         if now - self._recent.get(key, float("-inf")) < self._window_s:
+            return
+        rested_at = max(now, self._rested_at.get((about, reason), now))
+        if rested_at - now > (OBJECT_BURST - 1) * OBJECT_INTERVAL_S:
+            metrics.EVENTS_DROPPED.labels(reason="object_limit").inc()
             return
         try:
             self._queue.put_nowait(self._body(regarding, type_, reason, action, note))
@@ -118,6 +130,10 @@ class EventRecorder:
         self._recent[key] = now
         self._recent.move_to_end(key)
         self._evict_old(now)
+        self._rested_at[about, reason] = rested_at + OBJECT_INTERVAL_S
+        self._rested_at.move_to_end((about, reason))
+        while len(self._rested_at) > MAX_REMEMBERED or next(iter(self._rested_at.values())) <= now:
+            self._rested_at.popitem(last=False)
 
     def _evict_old(self, now: float) -> None:
         """Remove entries that are older than the window or too many, oldest first."""
@@ -132,10 +148,10 @@ class EventRecorder:
         while True:
             await self._write(await self._queue.get())
 
-    async def drain(self, limit_s: float = 1.0) -> None:
-        """Write the queued Events, within `limit_s` seconds: the last step of a clean stop."""
+    async def drain(self) -> None:
+        """Write the queued Events, within a second: the last step of a clean stop."""
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(1.0):
                 while not self._queue.empty():
                     await self._write(self._queue.get_nowait())
         except TimeoutError:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
+import socket
 import ssl
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -18,6 +21,8 @@ READ_BUFFER_BYTES: Final = 2**20
 SMALL_BODY_BYTES: Final = 2**16
 # Timeout of credential plugins.
 RENEW_LIMIT_S: Final = 30.0
+# Sockets that are shut down are closed in the next few turns of the loop.
+CLOSE_TURNS: Final = 1000
 
 log = structlog.get_logger()
 
@@ -129,11 +134,13 @@ class Transport:
         self._prefix = self._root.path.rstrip("/")
         self.credentials = credentials or Credentials()
         self._proxy = proxy
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=connections,
                 keepalive_timeout=60,
                 ssl=ssl_context if ssl_context is not None else True,
+                socket_factory=self._open_socket,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             # With .netrc and proxy variables, each request would use a thread.
@@ -183,8 +190,25 @@ class Transport:
         )
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and wait until their sockets are closed."""
         await self._session.close()
+        # The session does not wait for connections of requests that were cancelled: they wait for
+        # the server to end TLS. A socket that is shut down reads EOF, so the loop closes it.
+        for opened in self._open_sockets():
+            with contextlib.suppress(OSError):  # not connected yet, or no longer
+                opened.shutdown(socket.SHUT_RDWR)
+        for _ in range(CLOSE_TURNS):
+            if not self._open_sockets():
+                break
+            await asyncio.sleep(0.001)
+
+    def _open_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        opened = socket.socket(*address[:3])
+        self._sockets.add(opened)
+        return opened
+
+    def _open_sockets(self) -> list[socket.socket]:
+        return [opened for opened in self._sockets if opened.fileno() != -1]
 
 
 def _data(body: bytes | None) -> bytes | io.BytesIO | None:

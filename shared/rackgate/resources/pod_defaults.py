@@ -129,13 +129,6 @@ class _Requirements:
         own, sidecar = container.resources, container.restart_policy == "Always"
         return cls(path, dict(own.requests), dict(own.limits), container.name, sidecar)
 
-    def use_limits_as_requests(self) -> None:
-        self.requests = self.limits | self.requests
-
-    def apply_defaults(self, limits: LimitRangeSummary) -> None:
-        self.limits = {**limits.limits, **self.limits}
-        self.requests = {**limits.requests, **self.requests}
-
     def container(self) -> core.Container:
         return core.Container(
             name=self.name,
@@ -190,14 +183,15 @@ def apply_pod_defaults(
     ]
     all_requirements = [*containers, *init_containers]
     for requirements in all_requirements:
-        requirements.use_limits_as_requests()
+        requirements.requests = requirements.limits | requirements.requests
     pod = _Requirements(".resources", dict(spec.resources.requests), dict(spec.resources.limits))
     pod_level = bool(pod.requests or pod.limits)
     if pod_level:
         _apply_pod_level_defaults(pod, _Totals.of(containers, init_containers))
     if limits is not None:
         for requirements in all_requirements:
-            requirements.apply_defaults(limits)
+            requirements.limits = {**limits.limits, **requirements.limits}
+            requirements.requests = {**limits.requests, **requirements.requests}
     overhead, problems = _resolve_overhead(spec, runtime_class)
     selector, tolerations = _resolve_scheduling(spec, runtime_class, problems)
     requests = pod_requests(

@@ -18,6 +18,7 @@ from typing import Final
 
 CLAMP: Final = 2**45
 QUOTA_CLAMP: Final = 2**60
+INT64_MAX: Final = 2**63 - 1
 MAX_TEXT: Final = 256
 
 _PATTERN: Final = re.compile(
@@ -120,6 +121,15 @@ def _is_bytes(resource: str) -> bool:
     return resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-")
 
 
+def request_amount(resource: str, value: str | int | float) -> int:
+    """As `amount`, but clamped to int64 alone: for messages that repeat a request.
+
+    Raises:
+        QuantityError: as for `to_milli`.
+    """
+    return _clamp(_parse(_text(value), resource == "cpu"), INT64_MAX)
+
+
 def format_amount(resource: str, value: int) -> str:
     """Text that `amount` parses back: "1500m" or "4" for cpu, "7500Mi" for memory.
 
@@ -133,3 +143,19 @@ def format_amount(resource: str, value: int) -> str:
             if value % (1 << shift) == 0:
                 return f"{value >> shift}{suffix}"
     return str(value)
+
+
+def format_mean(resource: str, units: float) -> str:
+    """Text of a mean in units, such as cores: to thousandths, or to whole bytes."""
+    if _is_bytes(resource):
+        return format_amount(resource, round(units))
+    return format_amount("cpu", round(units * 1000))
+
+
+def parse_mean(value: str | int | float) -> float:
+    """The units of a text of `format_mean`, clamped to `QUOTA_CLAMP`.
+
+    Raises:
+        QuantityError: as for `to_milli`.
+    """
+    return _clamp(_parse(_text(value), True), QUOTA_CLAMP * 1000) / 1000

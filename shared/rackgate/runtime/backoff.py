@@ -16,18 +16,14 @@ DEADLINE_CHECK_S: Final = 0.25
 class Backoff:
     """Exponential backoff per key.
 
-    The n-th wait of a key is random between half of and the full `base_s * factor**n`, capped at
+    The n-th wait of a key is random between half of and the full `base_s * 2**n`, capped at
     `cap_s`. The jitter keeps clients from retrying together; no wait is close to zero.
     """
 
     def __init__(
-        self,
-        base_s: float = 0.2,
-        cap_s: float = 30.0,
-        factor: float = 2.0,
-        rng: random.Random | None = None,
+        self, base_s: float = 0.2, cap_s: float = 30.0, rng: random.Random | None = None
     ) -> None:
-        self.base_s, self.cap_s, self.factor = base_s, cap_s, factor
+        self.base_s, self.cap_s = base_s, cap_s
         self._rng = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
         self._failures: dict[Hashable, int] = {}
 
@@ -35,8 +31,8 @@ class Backoff:
         """Count one more failure of `key`; return the seconds to wait."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        # The exponent is capped: a float power overflows after a few hundred failures.
-        full = min(self.cap_s, self.base_s * self.factor ** min(failures, 64))
+        # The exponent is capped: a float overflows after a few hundred failures.
+        full = min(self.cap_s, self.base_s * 2.0 ** min(failures, 64))
         return full * (0.5 + self._rng.random() / 2)
 
     def failures(self, key: Hashable = None) -> int:

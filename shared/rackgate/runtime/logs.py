@@ -40,11 +40,7 @@ def _count(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typi
 
 
 def configure(
-    service: str,
-    *,
-    level: str = "info",
-    format: Format = "auto",
-    stream: TextIO | None = None,
+    service: str, *, level: str = "info", format: Format = "auto", stream: TextIO | None = None
 ) -> None:
     """Set up structlog, and the stdlib loggers of libraries through it.
 

@@ -56,10 +56,7 @@ def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
 
 
 def histogram(
-    name: str,
-    help_text: str,
-    labels: Sequence[str] = (),
-    buckets: Sequence[float] = SHORT_BUCKETS,
+    name: str, help_text: str, labels: Sequence[str] = (), buckets: Sequence[float] = SHORT_BUCKETS
 ) -> Histogram:
     """A histogram `rackgate_<name>`; `name` ends in its unit."""
     _register_declaration("histogram", name, help_text, labels)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import errno
 import os
 import secrets
@@ -22,6 +21,7 @@ from typing import TypeVar
 
 import structlog
 
+from rackgate.features import without_effect
 from rackgate.runtime import clock, logs, metrics
 from rackgate.runtime.settings import BaseServiceSettings, SettingsError, load_settings
 from rackgate.runtime.tasks import spawn
@@ -69,11 +69,7 @@ def run_service(
     options = _parser(service, settings, description).parse_args(argv)
     try:
         loaded = load_settings(
-            settings,
-            service=service,
-            config=options.config,
-            environ=os.environ,
-            flags=options.set,
+            settings, service=service, config=options.config, environ=os.environ, flags=options.set
         )
     except SettingsError as error:
         return _print_errors(error)
@@ -131,14 +127,14 @@ async def _run(main: Callable[[S, asyncio.Event], Awaitable[None]], settings: S)
     log.info("service_started", version=version("rackgate"), identity=settings.identity)
     for gate, cost in settings.features.costs().items():
         log.info("feature_gate_on", gate=gate, cost=cost)
+    for gate, note in without_effect(settings.feature_gates).items():
+        log.info("feature_gate_without_effect", gate=gate, note=note)
     async with asyncio.TaskGroup() as group:
         lag = spawn(group, metrics.watch_loop_lag(), "loop-lag")
         try:
             await main(settings, stop)
         finally:
             lag.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await lag
     log.info("service_stopped", requested=stop.is_set())
     return 0 if stop.is_set() else 1
 

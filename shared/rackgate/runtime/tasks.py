@@ -22,6 +22,21 @@ def start(coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     return asyncio.create_task(coro, name=name)
 
 
+async def cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait until it has ended.
+
+    A caller that is cancelled meanwhile ends as cancelled. `await task` under
+    `suppress(CancelledError)` would swallow that, and the caller would go on for ever.
+
+    Raises:
+        Exception: the task's own failure.
+    """
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+
+
 async def first_of(*events: asyncio.Event) -> None:
     """Wait until one of the events is set."""
     waits = [start(event.wait(), "event") for event in events]

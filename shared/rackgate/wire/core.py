@@ -146,6 +146,7 @@ class PodSpec(View, frozen=True):
     priority_class_name: str = ""
     priority: int | None = None
     runtime_class_name: str | None = None
+    termination_grace_period_seconds: int | None = None
 
 
 class ContainerStatus(View, frozen=True):

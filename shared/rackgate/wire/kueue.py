@@ -78,6 +78,7 @@ class BorrowWithinCohort(View, frozen=True):
     """Preemption while borrowing."""
 
     policy: str = "Never"
+    max_priority_threshold: int | None = None
 
 
 class Preemption(View, frozen=True):
@@ -86,6 +87,26 @@ class Preemption(View, frozen=True):
     reclaim_within_cohort: str = "Never"
     within_cluster_queue: str = "Never"
     borrow_within_cohort: BorrowWithinCohort | None = None
+
+
+class FlavorFungibility(View, frozen=True):
+    """When another flavor is considered."""
+
+    when_can_borrow: str = "MayStopSearch"
+    when_can_preempt: str = "TryNextFlavor"
+    preference: str | None = None
+
+
+class FairSharing(View, frozen=True):
+    """Weight of a ClusterQueue or Cohort among its siblings, or of a LocalQueue."""
+
+    weight: Amount | None = None
+
+
+class AdmissionScope(View, frozen=True):
+    """Whether usage over time orders the LocalQueues of a ClusterQueue."""
+
+    admission_mode: str = ""
 
 
 class AdmissionCheckRef(View, frozen=True):
@@ -108,12 +129,12 @@ class ClusterQueueSpec(View, frozen=True):
     namespace_selector: dict[str, Any] | None = None
     queueing_strategy: str = "BestEffortFIFO"
     stop_policy: str | None = None
-    flavor_fungibility: dict[str, Any] | None = None
+    flavor_fungibility: FlavorFungibility | None = None
     preemption: Preemption | None = None
     resource_groups: tuple[ResourceGroup, ...] = ()
     admission_checks_strategy: AdmissionChecksStrategy | None = None
-    fair_sharing: dict[str, Any] | None = None
-    admission_scope: dict[str, Any] | None = None
+    fair_sharing: FairSharing | None = None
+    admission_scope: AdmissionScope | None = None
     concurrent_admission_policy: dict[str, Any] | None = None
 
 
@@ -126,6 +147,29 @@ class QueueStatus(View, frozen=True):
     admitted_workloads: int = 0
     flavors_reservation: tuple[dict[str, Any], ...] = ()
     flavors_usage: tuple[dict[str, Any], ...] = ()
+    fair_sharing: dict[str, Any] | None = None
+
+
+class CohortSpec(View, frozen=True):
+    """Parent of a cohort, and its own quota."""
+
+    parent_name: str | None = None
+    resource_groups: tuple[ResourceGroup, ...] = ()
+    fair_sharing: FairSharing | None = None
+
+
+class CohortStatus(View, frozen=True):
+    """Share of a cohort as last written (raw, compared before a write)."""
+
+    fair_sharing: dict[str, Any] | None = None
+
+
+class Cohort(View, frozen=True):
+    """A Cohort."""
+
+    metadata: Meta = Meta()
+    spec: CohortSpec = CohortSpec()
+    status: CohortStatus = CohortStatus()
 
 
 class ClusterQueue(View, frozen=True):
@@ -141,7 +185,7 @@ class LocalQueueSpec(View, frozen=True):
 
     cluster_queue: str = ""
     stop_policy: str | None = None
-    fair_sharing: dict[str, Any] | None = None
+    fair_sharing: FairSharing | None = None
 
 
 class LocalQueue(View, frozen=True):
@@ -163,13 +207,21 @@ class AdmissionCheckSpec(View, frozen=True):
     """Controller of a check."""
 
     controller_name: str = ""
+    retry_delay_minutes: int | None = None
+
+
+class AdmissionCheckStatus(View, frozen=True):
+    """Whether the controller of a check handles it."""
+
+    conditions: tuple[Condition, ...] = ()
 
 
 class AdmissionCheck(View, frozen=True):
-    """An AdmissionCheck, read only to know its controller."""
+    """An AdmissionCheck: its controller, and whether it is active."""
 
     metadata: Meta = Meta()
     spec: AdmissionCheckSpec = AdmissionCheckSpec()
+    status: AdmissionCheckStatus = AdmissionCheckStatus()
 
 
 class SliceConstraint(View, frozen=True):
@@ -219,17 +271,23 @@ class WorkloadSpec(View, frozen=True):
     priority_class_ref: PriorityClassRef | None = None
     priority: int | None = None
     active: bool = True
+    maximum_execution_time_seconds: int | None = None
     pod_sets: tuple[PodSet, ...] = ()
+    preemption_gates: tuple[dict[str, Any], ...] = ()
 
 
 class PodSetAssignment(View, frozen=True):
-    """Admission of one PodSet. `topology_assignment` is the raw v1beta2 object or None."""
+    """Admission of one PodSet. `topology_assignment` is the raw v1beta2 object or None.
+
+    `delayed_topology_request` is "Pending" while the PodSet is to be placed after its checks.
+    """
 
     name: str = ""
     flavors: dict[str, str] = {}
     resource_usage: dict[str, Amount] = {}
     count: int = 0
     topology_assignment: dict[str, Any] | None = None
+    delayed_topology_request: str | None = None
 
 
 class Admission(View, frozen=True):
@@ -266,6 +324,42 @@ class RequeueState(View, frozen=True):
     requeue_at: str | None = None
 
 
+class PodSetUpdate(View, frozen=True, omit_defaults=True):
+    """What a check adds to the pods of a PodSet."""
+
+    name: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[dict[str, Any], ...] = ()
+
+
+class AdmissionCheckState(View, frozen=True, omit_defaults=True):
+    """State of one check of a Workload: Pending, Ready, Retry or Rejected."""
+
+    name: str = ""
+    state: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+    requeue_after_seconds: int | None = None
+    retry_count: int | None = None
+    pod_set_updates: tuple[PodSetUpdate, ...] = ()
+
+
+class EvictionCount(View, frozen=True):
+    """Evictions of one reason and cause."""
+
+    reason: str = ""
+    underlying_cause: str = ""
+    count: int = 0
+
+
+class SchedulingStats(View, frozen=True):
+    """Counts over the lifetime of a Workload."""
+
+    evictions: tuple[EvictionCount, ...] = ()
+
+
 class WorkloadStatus(View, frozen=True):
     """State of a Workload."""
 
@@ -275,6 +369,9 @@ class WorkloadStatus(View, frozen=True):
     reclaimable_pods: tuple[ReclaimablePod, ...] = ()
     folded_slices: tuple[MergedSlice, ...] = ()
     requeue_state: RequeueState | None = None
+    admission_checks: tuple[AdmissionCheckState, ...] = ()
+    scheduling_stats: SchedulingStats | None = None
+    accumulated_past_execution_time_seconds: int | None = None
 
 
 class Workload(View, frozen=True):

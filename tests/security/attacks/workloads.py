@@ -159,6 +159,7 @@ async def status_written(world: World) -> None:
         (waits, {"admission": admission}),
         (first["metadata"]["name"], {"admission": None}),
         (first["metadata"]["name"], {"reclaimablePods": [{"name": "main", "count": 4}]}),
+        (waits, {"admissionChecks": [{"name": "budget", "state": "Ready", "message": ""}]}),
     ]
     for name, status in changes:
         await world.attacker.merge(kinds.WORKLOADS, name, {"status": status}, "status")

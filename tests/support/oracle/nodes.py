@@ -113,7 +113,7 @@ def closed(node: Json, workers: Json, flavor: Json) -> str | None:
     for taint in node.get("taints") or []:
         if taint["effect"] not in ("NoSchedule", "NoExecute"):
             continue
-        if not any(_tolerates(toleration, taint) for toleration in tolerations):
+        if not any(tolerates(toleration, taint) for toleration in tolerations):
             value = f"={taint['value']}" if taint.get("value") else ""
             return f'taint "{taint["key"]}{value}:{taint["effect"]}"'
     selector = workers.get("nodeSelector") or {}
@@ -140,7 +140,7 @@ def soft_score(node: Json, workers: Json) -> int:
     )
 
 
-def _tolerates(toleration: Json, taint: Json) -> bool:
+def tolerates(toleration: Json, taint: Json) -> bool:
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
     if toleration.get("key") and toleration["key"] != taint["key"]:
@@ -167,10 +167,10 @@ def _compare(operator: str, left: str, right: str) -> bool:
 
 
 def _matches(term: Json, labels: dict[str, str]) -> bool:
-    return all(_holds(expression, labels) for expression in term.get("matchExpressions") or [])
+    return all(holds(expression, labels) for expression in term.get("matchExpressions") or [])
 
 
-def _holds(expression: Json, labels: dict[str, str]) -> bool:
+def holds(expression: Json, labels: dict[str, str]) -> bool:
     label = labels.get(expression["key"])
     values = expression.get("values") or []
     match expression["operator"]:

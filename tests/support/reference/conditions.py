@@ -16,12 +16,15 @@ PURPOSE: Final = (
 OTHERS: Final = frozenset({"FieldManager"})
 CONDITIONS: Final[Mapping[str, tuple[str, str]]] = {
     "QuotaReserved": (
-        "The Workload has quota, a flavor and, with a topology, its domains.",
+        "The Workload has quota, a flavor and, with a topology and without admission checks, its"
+        " domains.",
         "The Workload is pending. See [Why a Workload is pending](#why-a-workload-is-pending).",
     ),
     "Admitted": (
         "The Workload is admitted. The assigner starts its job.",
-        "The admission was released (`NoReservation`).",
+        "The Workload waits for its admission checks (`UnsatisfiedAdmissionChecks`) or for its domains"
+        " after them (`PendingDelayedTopologyRequests`), or its admission was released"
+        " (`NoReservation`).",
     ),
     "PodsReady": (
         "All pods that should run are ready or have succeeded (`Started`, `Recovered`).",
@@ -46,7 +49,8 @@ CONDITIONS: Final[Mapping[str, tuple[str, str]]] = {
         "",
     ),
     "DeactivationTarget": (
-        "Rackgate deactivates the Workload (`InvalidTopology`).",
+        "Rackgate deactivates the Workload (`InvalidTopology`, `RequeuingLimitExceeded`,"
+        " `MaximumExecutionTimeExceeded`, `AdmissionCheck`).",
         "",
     ),
     "ResizeRequested": (
@@ -69,11 +73,19 @@ REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
             " inactive, or the API server would reject the pods. The message names the field or the object.",
             "Suspended": "The Workload, its LocalQueue or its ClusterQueue is stopped.",
             "WaitingForPreemptedWorkloads": "The Workloads that this one preempts have not stopped yet.",
-            "PendingEvaluation": "The Workload was not evaluated yet, or its backoff is not over.",
+            "PendingEvaluation": "The Workload was not evaluated yet, its backoff is not over, or it "
+            "would have to preempt while another Workload of its queue waits for those that were "
+            "preempted for it.",
+            "WaitingForPodsReady": "The Workload fits, but pods of an admitted Workload are not ready, and"
+            " `waitForPodsReady.blockAdmission` is set.",
             "OnHold": "A workload slice cannot be evaluated before its parent, or its feature gate is off.",
             "InternalError": "The assigner failed to decide about this Workload. Its log line"
             " `decision_failed` has the details.",
             "NoReservation": "Reason of `Admitted` only: the Workload has no quota.",
+            "UnsatisfiedAdmissionChecks": "Reason of `Admitted` only: quota is reserved, and not all"
+            " admission checks are Ready.",
+            "PendingDelayedTopologyRequests": "Reason of `Admitted` only: all admission checks are Ready,"
+            " and the pods are to be placed.",
         },
     ),
     "EvictionReason": (
@@ -90,13 +102,37 @@ REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
             "JobSuspended": "Somebody suspended the job.",
             "JobChanged": "The job no longer matches its admission.",
             "PodsBeyondAdmission": "The job has more pods than were admitted.",
-            "PodsReadyTimeout": "Lost pods were not ready again within `waitForPodsReady.recoveryTimeout`.",
+            "PodsReadyTimeout": "Pods were not ready within `waitForPodsReady.timeout` (`WaitForStart`), or lost pods"
+            " were not ready again within `waitForPodsReady.recoveryTimeout` (`WaitForRecovery`).",
+            "AdmissionCheck": "An admission check asks for a retry, or the pods do not fit in the topology"
+            " after the admission checks.",
+        },
+    ),
+    "UnderlyingCause": (
+        "Underlying causes of evictions",
+        "The reason of some evictions is general. `status.schedulingStats.evictions` of the Workload and the"
+        " metric `rackgate_evicted_workloads_total` then have one of these causes. A Workload that Rackgate"
+        " deactivates for a cause is evicted with the reason `DeactivatedDueTo` and the cause.",
+        {
+            "WaitForStart": "`PodsReadyTimeout`: the pods were not all ready in time after the admission.",
+            "WaitForRecovery": "`PodsReadyTimeout`: lost pods were not all ready again in time.",
+            "RequeuingLimitExceeded": "`Deactivated`: the Workload was evicted `backoffLimitCount` times"
+            " because of missing pods.",
+            "MaximumExecutionTimeExceeded": "`Deactivated`: the Workload was admitted for"
+            " `spec.maximumExecutionTimeSeconds`, over all its admissions.",
+            "AdmissionCheck": "`Deactivated`: an admission check is Rejected.",
         },
     ),
     "PreemptedReason": (
         "Why a Workload is preempted",
-        "The condition `Preempted` is True with this reason.",
-        {"InClusterQueue": "A Workload of the same ClusterQueue comes before it."},
+        "The condition `Preempted` is True with one of these reasons.",
+        {
+            "InClusterQueue": "A Workload of the same ClusterQueue comes before it.",
+            "InCohortReclamation": "A ClusterQueue of the Cohort takes back quota that it had lent.",
+            "InCohortFairSharing": "Another ClusterQueue of the Cohort has a smaller share.",
+            "InCohortReclaimWhileBorrowing": "A Workload of higher priority in another ClusterQueue of the"
+            " Cohort borrows the quota (`borrowWithinCohort`).",
+        },
     ),
     "RequeuedReason": (
         "Why a Workload is queued again",
@@ -106,7 +142,8 @@ REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
             "Reactivated": "`spec.active` is true again.",
             "ClusterQueueRestarted": "The ClusterQueue is not stopped any more.",
             "LocalQueueRestarted": "The LocalQueue is not stopped any more.",
-            "BackoffFinished": "The backoff after `PodsReadyTimeout` is over.",
+            "BackoffFinished": "The backoff after `PodsReadyTimeout`, or the delay after `AdmissionCheck`,"
+            " is over.",
         },
     ),
     "FinishedReason": (
@@ -140,10 +177,18 @@ REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
             "Stopped": "The queue has a `stopPolicy` other than `None`.",
             "FlavorNotFound": "A ResourceFlavor of the ClusterQueue does not exist.",
             "TopologyNotFound": "The Topology of a flavor does not exist.",
+            "CohortCycle": "Cohorts above the ClusterQueue are above themselves.",
             "AdmissionCheckNotFound": "An AdmissionCheck of the ClusterQueue does not exist.",
+            "AdmissionCheckInactive": "The condition `Active` of an AdmissionCheck of the ClusterQueue is"
+            " not True: no controller handles it.",
+            "MultipleMultiKueueAdmissionChecks": "The ClusterQueue names more than one MultiKueue check.",
+            "MultiKueueAdmissionCheckAppliedPerFlavor": "The ClusterQueue names a MultiKueue check for"
+            " some flavors only.",
+            "MultiKueueWithProvisioningRequest": "The ClusterQueue names a MultiKueue check and a"
+            " ProvisioningRequest check.",
             "NotSupportedWithTopologyAwareScheduling": "A flavor has a topology, and the ClusterQueue has"
-            " a cohort, preemption, or a MultiKueue or ProvisioningRequest check. The gates `TASWith...`"
-            " lift these limits.",
+            " a MultiKueue or ProvisioningRequest check, or, with the gates off, a cohort or preemption. The"
+            " gates `TASWith...` lift these limits.",
             "ClusterQueueDoesNotExist": "The LocalQueue names a ClusterQueue that does not exist.",
             "ClusterQueueIsInactive": "The ClusterQueue of the LocalQueue is inactive.",
         },
@@ -164,10 +209,9 @@ REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
         },
     ),
 }
-# A reason that is not in the enums.
+# A reason that is made of another one.
 MORE: Final = """\
-A ClusterQueue also has the reason `AdmissionCheckInactive` when it names an existing AdmissionCheck:
-Rackgate does not run AdmissionChecks."""
+A Workload that an admission check has rejected is evicted with the reason `DeactivatedDueToAdmissionCheck`."""
 PODS: Final = (
     "Pods",
     "A pod that can only run on an unhealthy node gets the phase Failed, so that its job creates another pod. The pod"

@@ -16,7 +16,8 @@ from tests.support.reference import ROOT, page, table
 PURPOSE: Final = "This page lists the Events that Rackgate records."
 INTRODUCTION: Final = """\
 An Event is recorded once for each change. An equal Event about the same object is not recorded again
-within 5 minutes. Each service records at most 20 Events per second in the long run, and drops Events that
+within 5 minutes. At most 25 different Events about one object with one reason are recorded at once, then one
+every 10 s. Each service records at most 20 Events per second in the long run, and drops Events that
 do not fit its queue (`rackgate_events_dropped_total`). Events about cluster-scoped objects are in the namespace
 `default`. The reporting controller is `rackgate.dev/assigner` or `rackgate.dev/ungater`; the webhook records no
 Events.
@@ -34,7 +35,19 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "Admitted",
             "Workload",
             "Normal",
-            "The Workload has quota and, with a topology, its domains.",
+            "The Workload is admitted. It has quota and, with a topology, its domains.",
+        ),
+        (
+            "QuotaReserved",
+            "Workload",
+            "Normal",
+            "The Workload has quota, and waits for its admission checks. The message names them.",
+        ),
+        (
+            "AdmissionCheckRejected",
+            "Workload",
+            "Warning",
+            "An admission check has rejected the Workload. It is deactivated.",
         ),
         (
             "{pending reason}",
@@ -61,6 +74,12 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
         ("Started", KINDS, "Normal", "The job was started with its admission."),
         ("Stopped", KINDS, "Normal", "The job was suspended. The message says why."),
         ("UpdatedWorkload", KINDS, "Normal", "The Workload was updated after a change of the job."),
+        (
+            "Deleted",
+            KINDS,
+            "Normal",
+            "The job was deleted: Rackgate deactivated its Workload, and `objectRetentionPolicies` keeps it no longer.",
+        ),
         ("DeletedWorkload", KINDS, "Normal", "The Workload was deleted. The message says why."),
         (
             "ErrWorkloadCompose",
@@ -183,10 +202,10 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
     "Administration": (
         (
             "UnsupportedField",
-            "ClusterQueue, Cohort, LocalQueue, Workload, Job, JobSet, RayCluster",
+            "ClusterQueue, AdmissionCheck, Workload, Job, JobSet, RayCluster",
             "Warning",
-            "The object has fields that Rackgate does not act on ([list](api.md)). One Event for each"
-            " generation.",
+            "The object has fields, labels or annotations without effect ([list](kueue-fields.md)). The message names"
+            " them, and says what happens instead.",
         ),
         ("TopologyCreated", "Pool", "Normal", "KAI's Topology of the pool was created."),
         (
@@ -209,10 +228,10 @@ _RECORDS: Final = re.compile(
     r"(report|tell|warn|record|event|workload|job|pod|pool|configuration)", re.IGNORECASE
 )
 _REASON: Final = re.compile(
-    r"[A-Z][a-z]+(?:[A-Z][a-z]+)+|Admitted|Started|Stopped|Preempted|Resized"
+    r"[A-Z][a-z]+(?:[A-Z][a-z]+)+|Admitted|Started|Stopped|Preempted|Resized|Deleted"
 )
 # Words of that form in such calls that are not reasons of Events.
-_OTHERS: Final = frozenset({"Background", "QuotaReserved"})
+_OTHERS: Final = frozenset({"Background"})
 
 
 def documented() -> set[str]:
@@ -235,7 +254,11 @@ def _reasons(module: ast.Module) -> Iterator[str]:
             for argument in node.args:
                 yield from _texts(argument)
         # Events about flavors are collected by flavor and reason before they are recorded.
-        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
+        elif (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Tuple)
+            and ast.unparse(node.value) != "Literal"
+        ):
             for part in node.slice.elts:
                 yield from _texts(part)
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Final
 
 from rackgate.features import GATES, Features
+from rackgate.kueue_gates import KUEUE_GATES, KUEUE_VERSION, KueueGate
 from tests.support.reference import ROOT, page, table
 
 SERVICES: Final = ("webhook", "assigner", "ungater")
@@ -23,12 +24,28 @@ featureGates:
   TASBalancedPlacement: true
 ```
 
-A service does not start with an unknown gate. Give a gate the same value in every service that reads it.
+A service does not start with an unknown gate, and lists those that it knows. Give a gate the same value in every service that reads it.
 `rackgate place` accepts the gates of placement in the field `gates` of a
 [scenario](scenario-format.md).
 
 Gates with the prefix `Rackgate` exist in Rackgate only. [ADR 13](../design/adr/0013-gates-of-ours.md) gives the
 reasons and figures for those that change placement. The stages are alpha and beta, as in Kubernetes."""
+
+KUEUE: Final = f"""\
+## Gates of Kueue
+
+The table above has the gates of Kueue that are switches in Rackgate as well. The table below has all other gates
+of Kueue {KUEUE_VERSION}. A service accepts such a gate if it asks for what Rackgate does anyway, and logs
+`feature_gate_without_effect` with the note. With another value it does not start, and the message names the gate.
+So you can copy the `featureGates` of Kueue, and the service says which of them to remove.
+
+Defaults may differ: `ElasticJobsViaWorkloadSlices` is on in Kueue and off in Rackgate."""
+
+
+def _accepted(gate: KueueGate) -> str:
+    if gate.replaced_by:
+        return f"none; set `{gate.replaced_by}`"
+    return "any" if gate.behaves is None else ("true" if gate.behaves else "false")
 
 
 def services_of(attribute: str) -> list[str]:
@@ -61,4 +78,13 @@ def text() -> str:
         if gate.cost
     ]
     head = ("Gate", "Default", "Stage", "Services", "Meaning")
-    return page("Feature gates", PURPOSE, INTRODUCTION, table(head, rows), *costs)
+    kueue = [(f"`{name}`", _accepted(gate), gate.note) for name, gate in KUEUE_GATES.items()]
+    return page(
+        "Feature gates",
+        PURPOSE,
+        INTRODUCTION,
+        table(head, rows),
+        *costs,
+        KUEUE,
+        table(("Gate of Kueue", "Accepted value", "What Rackgate does"), kueue),
+    )

@@ -25,6 +25,12 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
                 "Job, JobSet, RayCluster",
                 "A WorkloadPriorityClass. Its value is the priority of the Workload.",
             ),
+            (
+                "kueue.x-k8s.io/max-exec-time-seconds",
+                "Job, JobSet, RayCluster",
+                "Seconds that the job may be admitted in total, a whole number. Then its Workload is deactivated"
+                " (`spec.maximumExecutionTimeSeconds`).",
+            ),
         ),
     ),
     "Annotations that you set on a pod template": (
@@ -77,6 +83,17 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
     "Annotations that you set on a job": (
         "",
         (
+            (
+                "kueue.x-k8s.io/job-min-parallelism",
+                "Job",
+                "The fewest pods that the Job may start with. If not all of its pods fit, as many as fit are"
+                " admitted, and `parallelism` is reduced while it runs.",
+            ),
+            (
+                "kueue.x-k8s.io/job-completions-equal-parallelism",
+                "Job",
+                '`"true"`. `completions` is reduced together with `parallelism`.',
+            ),
             (
                 "kueue.x-k8s.io/elastic-job",
                 "Job",
@@ -185,8 +202,8 @@ MORE: Final = """\
 | `rackgate.dev/fail-after-seconds` | Pod (annotation) | In a playground: the simulated pod fails after this time |
 | `rackgate.dev/terminate-seconds` | Pod (annotation) | In a playground: the simulated pod takes this time to stop |
 
-[Hand Jobs to KAI](../tasks/hand-jobs-to-kai.md) lists the keys of KAI. [The API](api.md) lists the keys of Kueue
-that have no effect."""
+[Hand Jobs to KAI](../tasks/hand-jobs-to-kai.md) lists the keys of KAI. [Fields of
+Kueue](kueue-fields.md#labels-annotations-gates-and-finalizers) lists all keys of Kueue, and those without effect."""
 
 
 def gaps() -> list[str]:

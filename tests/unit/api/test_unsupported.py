@@ -4,27 +4,27 @@ from typing import Any
 
 import pytest
 
-from rackgate.api.unsupported import unsupported_fields
+from rackgate.api.unsupported import (
+    admission_fair_sharing_fields,
+    unsupported_fields,
+    unsupported_in_template,
+)
 from tests.support.good_manifests import FULL_QUEUE, FULL_WORKLOAD
 from tests.support.manifests import cluster_queue, group, manifest, workload
 
+ELASTIC = "kueue.x-k8s.io/elastic-job"
+
+
+def paths(kind: str, obj: dict[str, Any], **more: Any) -> list[str]:
+    return [one.path for one in unsupported_fields(kind, obj, **more)]
+
 
 def test_everything_without_effect_in_a_cluster_queue_is_named() -> None:
-    assert unsupported_fields("ClusterQueue", FULL_QUEUE) == [
-        "spec.admissionScope",
-        "spec.concurrentAdmissionPolicy",
-        "spec.fairSharing",
-        "spec.flavorFungibility.whenCanBorrow",
-        "spec.flavorFungibility.preference",
-    ]
+    assert paths("ClusterQueue", FULL_QUEUE) == ["spec.concurrentAdmissionPolicy"]
 
 
 def test_everything_without_effect_in_a_workload_is_named() -> None:
-    assert unsupported_fields("Workload", FULL_WORKLOAD) == [
-        "spec.maximumExecutionTimeSeconds",
-        "spec.podSets[0].minCount",
-        "spec.preemptionGates",
-    ]
+    assert paths("Workload", FULL_WORKLOAD) == ["spec.preemptionGates"]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,9 @@ def test_everything_without_effect_in_a_workload_is_named() -> None:
         manifest("LocalQueue", "lq", spec={"clusterQueue": "cq"}),
         manifest("Topology", "dc", spec={"levels": []}),
         manifest("Cohort", "team"),
+        manifest("AdmissionCheck", "budget", spec={"controllerName": "acme.example/budget"}),
         {"kind": "Job", "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "lq"}}},
+        {"kind": "Job", "metadata": {"annotations": {"kueue.x-k8s.io/stopping": "true"}}},
         {"kind": "Job", "metadata": None},
         {"kind": "Workload", "spec": {"podSets": [None, "x"]}},
         {"kind": "ClusterQueue", "spec": ["x"]},
@@ -53,31 +55,81 @@ def test_what_has_its_effect_or_is_not_set_is_not_named(found: dict[str, Any]) -
     assert unsupported_fields(found["kind"], found) == []
 
 
-def test_marks_of_a_job_without_effect_are_named() -> None:
+def test_keys_of_a_job_without_effect_are_named() -> None:
     job = {
         "metadata": {
-            "labels": {"kueue.x-k8s.io/max-exec-time-seconds": "5"},
-            "annotations": {"kueue.x-k8s.io/job-min-parallelism": "2"},
+            "labels": {
+                "kueue.x-k8s.io/prebuilt-workload-name": "w",
+                "kueue.x-k8s.io/max-exec-time-seconds": "5",
+                "team": "vision",
+            },
+            "annotations": {
+                "kueue.x-k8s.io/job-min-parallelism": "2",
+                "kueue.x-k8s.io/admission-gated-by": "x",
+                "provreq.kueue.x-k8s.io/ValidUntilSeconds": "60",
+            },
         }
     }
-    assert unsupported_fields("Job", job) == [
-        'metadata.labels["kueue.x-k8s.io/max-exec-time-seconds"]',
-        'metadata.annotations["kueue.x-k8s.io/job-min-parallelism"]',
+    label = "metadata.labels[kueue.x-k8s.io/prebuilt-workload-name]"
+    gated = "metadata.annotations[kueue.x-k8s.io/admission-gated-by]"
+    least = "metadata.annotations[kueue.x-k8s.io/job-min-parallelism]"
+    provisioning = "metadata.annotations[provreq.kueue.x-k8s.io/ValidUntilSeconds]"
+    assert paths("Job", job) == [label, gated, provisioning]
+    assert paths("JobSet", job) == [label, gated, least, provisioning]
+
+
+def test_the_annotation_of_elastic_jobs_has_its_effect_where_jobs_are_resized() -> None:
+    found = {"metadata": {"annotations": {ELASTIC: "true"}}}
+    named = [f"metadata.annotations[{ELASTIC}]"]
+    assert paths("RayCluster", found) == []
+    assert paths("JobSet", found) == named
+    assert paths("Job", found) == named
+    assert paths("Job", found, elastic_kinds=["Job"]) == []
+
+
+def test_a_key_of_kueue_that_no_list_has_is_named_and_the_nearest_one_is_suggested() -> None:
+    template = {"metadata": {"annotations": {"kueue.x-k8s.io/podset-requird-topology": "rack"}}}
+    (found,) = unsupported_in_template(template, "spec.template")
+    assert found.path.startswith("spec.template.metadata.annotations[")
+    assert found.instead == 'did you mean "kueue.x-k8s.io/podset-required-topology"?'
+    job = {"metadata": {"labels": {"kueue.x-k8s.io/of-the-future": "x"}}}
+    (unknown,) = unsupported_fields("Job", job)
+    assert unknown.instead == "Rackgate does not know it in this place"
+
+
+def test_devices_of_claims_are_named_because_no_quota_counts_them() -> None:
+    template = {"spec": {"resourceClaims": [{"name": "gpu"}]}}
+    (found,) = unsupported_in_template(template, "spec.template")
+    assert found.path == "spec.template.spec.resourceClaims"
+
+
+@pytest.mark.parametrize("controller", ["multikueue", "provisioning-request"])
+def test_a_check_of_kueues_own_controllers_is_named(controller: str) -> None:
+    spec = {"controllerName": f"kueue.x-k8s.io/{controller}", "retryDelayMinutes": 5}
+    found = paths("AdmissionCheck", manifest("AdmissionCheck", "c", spec=spec))
+    assert found == [
+        f"spec.controllerName {spec['controllerName']}",
+        "spec.retryDelayMinutes",
     ]
 
 
-def test_a_mark_of_elasticity_has_its_effect_on_a_raycluster_alone() -> None:
-    key = "kueue.x-k8s.io/elastic-job"
-    found = {"metadata": {"annotations": {key: "true"}}}
-    assert unsupported_fields("RayCluster", found) == []
-    assert unsupported_fields("JobSet", found) == [f'metadata.annotations["{key}"]']
-
-
-def test_a_cohort_is_named_by_what_it_sets() -> None:
-    cohort = manifest("Cohort", "team", spec={"parentName": "org", "resourceGroups": []})
-    assert unsupported_fields("Cohort", cohort) == ["spec.parentName"]
-
-
-def test_a_share_of_a_local_queue_is_named() -> None:
-    queue = manifest("LocalQueue", "lq", spec={"fairSharing": {"weight": "2"}})
-    assert unsupported_fields("LocalQueue", queue) == ["spec.fairSharing"]
+@pytest.mark.parametrize(
+    ("kind", "spec", "named"),
+    [
+        ("LocalQueue", {"fairSharing": {"weight": "2"}}, ["spec.fairSharing.weight"]),
+        ("LocalQueue", {"fairSharing": {"weight": None}}, []),
+        (
+            "ClusterQueue",
+            {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}},
+            ["spec.admissionScope"],
+        ),
+        ("ClusterQueue", {"admissionScope": {"admissionMode": "NoAdmissionFairSharing"}}, []),
+        ("ClusterQueue", {"fairSharing": {"weight": "2"}}, []),
+        ("LocalQueue", {"fairSharing": ["x"]}, []),
+    ],
+)
+def test_fields_that_only_admission_fair_sharing_reads_are_named(
+    kind: str, spec: dict[str, Any], named: list[str]
+) -> None:
+    found = admission_fair_sharing_fields(kind, manifest(kind, "x", spec=spec))
+    assert [one.path for one in found] == named

@@ -99,9 +99,23 @@ def cluster_queue(
     """A ClusterQueue open to all namespaces, with 1000 cpu of flavor tas unless told otherwise."""
     all_groups = groups or [quotas or {"tas": {"cpu": "1000"}}]
     spec.setdefault("namespaceSelector", {})
-    spec["resourceGroups"] = [group(found) for found in all_groups]
+    spec.setdefault("resourceGroups", [group(found) for found in all_groups])
     meta = {"name": name, "generation": generation}
     return msgspec.convert({"metadata": meta, "spec": spec}, kueue.ClusterQueue)
+
+
+def cohort(
+    name: str,
+    parent: str | None = None,
+    quotas: Mapping[str, Mapping[str, str]] | None = None,
+    **spec: Any,
+) -> kueue.Cohort:
+    """A Cohort, without quota unless told otherwise."""
+    if quotas is not None:
+        spec["resourceGroups"] = [group(quotas)]
+    if parent is not None:
+        spec["parentName"] = parent
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, kueue.Cohort)
 
 
 def local_queue(

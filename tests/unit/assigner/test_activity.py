@@ -16,6 +16,7 @@ from tests.unit.assigner.builders import (
     cache_with,
     cluster_queue,
     cluster_queue_status_of,
+    cohort,
     flavor,
     local_queue,
     local_queue_status_of,
@@ -34,10 +35,11 @@ def active(cache: Any, **features: bool) -> tuple[str, str, str]:
     return condition["status"], condition["reason"], condition["message"]
 
 
-def check(name: str, controller: str) -> kueue.AdmissionCheck:
-    return msgspec.convert(
-        {"metadata": {"name": name}, "spec": {"controllerName": controller}}, kueue.AdmissionCheck
-    )
+def check(name: str, controller: str, *, active: bool | None = None) -> kueue.AdmissionCheck:
+    found: dict[str, Any] = {"metadata": {"name": name}, "spec": {"controllerName": controller}}
+    if active is not None:
+        found["status"] = {"conditions": [{"type": "Active", "status": str(active)}]}
+    return msgspec.convert(found, kueue.AdmissionCheck)
 
 
 def checks_of(*found: str) -> dict[str, Any]:
@@ -81,18 +83,50 @@ def test_a_missing_topology_makes_a_queue_inactive_until_it_comes() -> None:
     assert isinstance(plan_cycle(cache)[0], Admit)
 
 
-def test_missing_and_unanswered_checks_make_a_queue_inactive() -> None:
-    queue = cluster_queue(admissionChecksStrategy=checks_of("gone", "there"))
+def test_missing_and_inactive_checks_make_a_queue_inactive_until_they_are_active() -> None:
+    queue = cluster_queue(admissionChecksStrategy=checks_of("gone", "there", "off"))
     cache = cache_with(queue=queue)
     cache.set_admission_check(check("there", "example.com/budget"))
+    cache.set_admission_check(check("off", "example.com/budget", active=False))
     status, reason, message = active(cache)
     assert (status, reason) == ("False", "AdmissionCheckNotFound")
     assert message == (
         "Can't admit new workloads: references missing AdmissionCheck(s): [gone], references "
-        "AdmissionCheck(s) that nothing answers: [there]"
+        "inactive AdmissionCheck(s): [off, there]"
     )
+    cache.set_admission_check(check("gone", "example.com/budget", active=True))
+    assert active(cache)[:2] == ("False", "AdmissionCheckInactive")
+    for name in ("there", "off"):
+        cache.set_admission_check(check(name, "example.com/budget", active=True))
+    assert active(cache)[0] == "True"
 
 
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        ([{"name": "mk"}, {"name": "mk-2"}], "MultipleMultiKueueAdmissionChecks"),
+        (
+            [{"name": "mk", "onFlavors": ["plain"]}],
+            "MultiKueueAdmissionCheckAppliedPerFlavor",
+        ),
+        ([{"name": "mk"}, {"name": "pr"}], "MultiKueueWithProvisioningRequest"),
+        ([{"name": "mk"}], "Ready"),
+    ],
+)
+def test_a_multikueue_check_stands_alone_and_applies_to_all_flavors(
+    rules: list[dict[str, Any]], reason: str
+) -> None:
+    strategy = {"admissionChecks": rules}
+    queue = cluster_queue("cq", {"plain": {"cpu": "1"}}, admissionChecksStrategy=strategy)
+    cache = cache_with(queue=queue)
+    cache.set_flavor(flavor("plain", None, {}))
+    for name in ("mk", "mk-2"):
+        cache.set_admission_check(check(name, names.MULTIKUEUE_CONTROLLER, active=True))
+    cache.set_admission_check(check("pr", names.PROVISIONING_CONTROLLER, active=True))
+    assert active(cache)[1] == reason
+
+
+OFF = {"TASWithCohorts": False, "TASWithPreemption": False}
 LIMITS = {
     "TASWithCohorts": "TAS is not supported in a cohort",
     "TASWithPreemption": "TAS is not supported with preemption",
@@ -108,14 +142,14 @@ def limited() -> Any:
         admissionChecksStrategy=checks_of("mk", "pr"),
     )
     cache = cache_with([node("a")], queue=queue)
-    cache.set_admission_check(check("mk", names.MULTIKUEUE_CONTROLLER))
-    cache.set_admission_check(check("pr", names.PROVISIONING_CONTROLLER))
+    cache.set_admission_check(check("mk", names.MULTIKUEUE_CONTROLLER, active=True))
+    cache.set_admission_check(check("pr", names.PROVISIONING_CONTROLLER, active=True))
     return cache
 
 
 @pytest.mark.requirement("VAL-05", "VAL-06", "VAL-07", "VAL-08", "VAL-09")
 def test_all_limits_of_topology_queues_are_listed_at_once() -> None:
-    status, reason, message = active(limited())
+    status, reason, message = active(limited(), **OFF)
     assert (status, reason) == ("False", "NotSupportedWithTopologyAwareScheduling")
     assert all(text in message for text in LIMITS.values())
 
@@ -123,7 +157,7 @@ def test_all_limits_of_topology_queues_are_listed_at_once() -> None:
 @pytest.mark.requirement("VAL-09")
 @pytest.mark.parametrize("gate", LIMITS)
 def test_each_limit_is_lifted_by_its_own_gate(gate: str) -> None:
-    message = active(limited(), **{gate: True})[2]
+    message = active(limited(), **{**OFF, gate: True})[2]
     assert LIMITS[gate] not in message
     assert all(text in message for name, text in LIMITS.items() if name != gate)
 
@@ -140,7 +174,9 @@ def test_each_limit_is_lifted_by_its_own_gate(gate: str) -> None:
     ],
 )
 def test_any_kind_of_preemption_counts(preemption: dict[str, Any]) -> None:
-    assert active(cache_with(queue=cluster_queue(preemption=preemption))) == (
+    cache = cache_with(queue=cluster_queue(preemption=preemption))
+    assert active(cache)[0] == "True"
+    assert active(cache, **OFF) == (
         "False",
         "NotSupportedWithTopologyAwareScheduling",
         "Can't admit new workloads: TAS is not supported with preemption",
@@ -172,26 +208,32 @@ def test_a_queue_that_says_never_to_preemption_is_active() -> None:
     ],
 )
 def test_nothing_is_admitted_from_a_limited_queue_until_it_is_fixed(spec: dict[str, Any]) -> None:
-    cache = cache_with([node("a")], queue=cluster_queue(**spec))
-    cache.set_admission_check(check("mk", names.MULTIKUEUE_CONTROLLER))
-    cache.set_admission_check(check("pr", names.PROVISIONING_CONTROLLER))
+    cache = cache_with([node("a")], queue=cluster_queue(**spec), features=OFF)
+    cache.set_admission_check(check("mk", names.MULTIKUEUE_CONTROLLER, active=True))
+    cache.set_admission_check(check("pr", names.PROVISIONING_CONTROLLER, active=True))
     cache.set_workload(workload("w", [podset(topology={"required": RACK})]))
-    assert active(cache)[0] == "False"
+    assert active(cache, **OFF)[0] == "False"
     assert plan_cycle(cache) == [Requeue("team/w", "Misconfigured", "ClusterQueue cq is inactive")]
     cache.set_cluster_queue(cluster_queue())
     assert isinstance(plan_cycle(cache)[0], Admit)
 
 
-def test_a_plain_queue_in_a_cohort_works_and_says_what_it_does_not_do() -> None:
-    queue = cluster_queue("cq", {"plain": {"cpu": "1"}}, cohortName="all")
-    cache = cache_with(queue=queue)
-    cache.set_flavor(flavor("plain", None, {}))
-    assert active(cache) == (
-        "True",
-        "Ready",
-        "Can admit new workloads; not supported yet, nominal quota alone counts: borrowing and "
-        'lending in cohort "all"',
-    )
+def test_a_queue_in_a_cohort_needs_no_cohort_object() -> None:
+    assert active(cache_with(queue=cluster_queue(cohortName="all")))[2] == "Can admit new workloads"
+
+
+@pytest.mark.parametrize("name", ["a", "b", "below"])
+def test_a_queue_below_cohorts_that_are_above_themselves_is_inactive(name: str) -> None:
+    cache = cache_with(queue=cluster_queue(cohortName=name))
+    for child, parent in (("a", "b"), ("b", "a"), ("below", "a")):
+        cache.set_cohort(cohort(child, parent))
+    status, reason, message = active(cache)
+    assert (status, reason) == ("False", "CohortCycle")
+    start = "b" if name == "b" else "a"
+    other = "a" if start == "b" else "b"
+    assert message.endswith(f"is in a cycle of Cohorts: {start} -> {other} -> {start}")
+    cache.drop_cohort("b")
+    assert active(cache)[0] == "True"
 
 
 def test_a_local_queue_is_as_active_as_what_it_leads_to() -> None:

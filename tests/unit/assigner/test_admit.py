@@ -64,7 +64,7 @@ def test_a_workload_that_pauses_is_passed_over_until_the_pause_is_ended() -> Non
     cache.set_workload(msgspec.structs.replace(first, status=status))
     cache.set_workload(workload("b", racked(4)))
     held, behind = plan_cycle(cache)
-    told = "not all of its pods were ready again in time: queued again at 2026-08-01T12:10:00Z"
+    told = "not all of its pods were ready in time: queued again at 2026-08-01T12:10:00Z"
     assert held == Requeue("team/a", "PendingEvaluation", told)
     assert isinstance(behind, Admit)
     before = cache.epoch
@@ -289,7 +289,7 @@ def test_what_can_never_be_admitted_does_not_hold_the_head_of_a_strict_queue(
     cache.set_workload(workload("a-head", head, priority=1))
     cache.set_workload(workload("b-same", head, priority=1))
     cache.set_workload(workload("small", racked(1)))
-    first, second, admit = plan_cycle(cache)
+    admit, first, second = plan_cycle(cache)
     assert isinstance(first, Requeue)
     assert isinstance(second, Requeue)
     assert (first.workload, first.reason) == ("team/a-head", reason)

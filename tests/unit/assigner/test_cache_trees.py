@@ -109,7 +109,7 @@ CHANGES: list[Callable[[Cache], Any]] = [
 def test_an_old_snapshot_stays_as_it_was_and_the_cache_is_right(
     cache: Cache, change: Callable[[Cache], Any]
 ) -> None:
-    flavor_topology(cache).tree.taint_column()
+    flavor_topology(cache).tree.column(None)
     snapshot = cache.flavor_topologies().copy()
     before = picture(snapshot)
     change(cache)

@@ -65,3 +65,19 @@ def test_a_broken_node_changes_nothing_for_who_runs_there() -> None:
     cache.drop_node(host)
     assert plan_cycle(cache) == []
     assert cache.usages["team/w"].assignments["main"] == assignment.podsets[0].topology
+
+
+@pytest.mark.parametrize("policy", ["Hold", "HoldAndDrain"])
+@pytest.mark.parametrize("queue", ["ClusterQueue", "LocalQueue"])
+def test_a_reservation_that_is_no_admission_yet_is_cleared_by_either_policy(
+    policy: str, queue: str
+) -> None:
+    waiting = {"Admitted": ("False", "UnsatisfiedAdmissionChecks", "")}
+    cache, _ = held(conditions=waiting)
+    if queue == "ClusterQueue":
+        cache.set_cluster_queue(cluster_queue(stopPolicy=policy))
+    else:
+        cache.set_local_queue(local_queue(stopPolicy=policy))
+    (decision,) = plan_cycle(cache)
+    assert isinstance(decision, Evict)
+    assert decision.reason == f"{queue}Stopped"

@@ -63,8 +63,21 @@ def test_a_workload_that_pauses_says_until_when() -> None:
     found = explained(cache)
     assert (found.state, found.fits, found.reason) == ("waiting", False, "PendingEvaluation")
     assert found.summary == (
-        "Not all of its pods were ready again in time: queued again at 2026-08-01T12:10:00Z."
+        "Not all of its pods were ready in time: queued again at 2026-08-01T12:10:00Z."
     )
+
+
+@pytest.mark.requirement("TAS-32")
+def test_a_workload_that_fits_and_is_blocked_says_what_it_waits_for() -> None:
+    """The command knows no settings of the assigner: the condition says it."""
+    cache = cache_with(fx_a())
+    blocked = {"QuotaReserved": ("False", "WaitingForPodsReady", "waiting for all")}
+    cache.set_workload(workload("w", asking(4), conditions=blocked))
+    found = explained(cache)
+    assert found.fits
+    assert "while pods of an admitted Workload are not ready" in found.summary
+    cache.set_workload(workload("w", asking(4), version="2"))
+    assert "in the next cycle" in explained(cache).summary
 
 
 @pytest.mark.requirement("TAS-32")
@@ -344,6 +357,21 @@ def test_explain_knows_every_state() -> None:
     cache.set_workload(workload("w", version="2", assignment=assignment))
     found = explained(cache)
     assert (found.state, found.podsets[0].granted) == ("admitted", 1)
+    waits = {"Admitted": ("False", "UnsatisfiedAdmissionChecks", "")}
+    reserved = workload("w", version="2", assignment=assignment, conditions=waits)
+    asked = (
+        kueue.AdmissionCheckState("budget", "Ready"),
+        kueue.AdmissionCheckState("nodes", "Pending", "asked for 2"),
+        kueue.AdmissionCheckState("licence", "Pending"),
+    )
+    status = msgspec.structs.replace(reserved.status, admission_checks=asked)
+    cache.set_workload(msgspec.structs.replace(reserved, status=status))
+    found = explained(cache)
+    assert (found.state, found.podsets[0].granted) == ("reserved", 1)
+    assert found.summary == (
+        "Quota is reserved for it. It waits for admission checks: nodes (Pending: asked for 2), "
+        "licence (Pending)."
+    )
     cache.set_workload(workload("w", conditions={"Finished": ("True", "Succeeded", "")}))
     assert explained(cache).state == "finished"
     cache.set_workload(workload("off", active=False))

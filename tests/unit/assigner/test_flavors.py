@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rackgate_assigner.scheduler.flavor_assigner import resource_rank
+from rackgate_assigner.scheduler.nomination.offer import resource_rank
 from rackgate_assigner.workload.decisions import Admit, Decision, Requeue
 from tests.unit.assigner.builders import (
     HOST,

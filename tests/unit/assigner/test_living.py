@@ -9,7 +9,7 @@ from rackgate.api import names
 from rackgate.features import Features
 from rackgate.wire import core
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.live_pods import LivePodCount
+from rackgate_assigner.cache.pods.live_pods import LivePodCount
 from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.workload.decisions import Admit, Assignment, PodSetAssignment
 from tests.unit.assigner.builders import (

@@ -1,4 +1,4 @@
-"""A flavor with quota and no place: the next one is tried in the same cycle.
+"""A flavor with quota and no place: the next one is tried in the same plan.
 
 tas: b1                    far: b2
 r1: a, b  (4 cpu each)     r2: c, d  (4 cpu each)
@@ -24,6 +24,7 @@ from tests.unit.assigner.builders import (
     cluster_queue,
     domains,
     flavor,
+    local_queue,
     node,
     plan_cycle,
     podset,
@@ -35,10 +36,12 @@ QUOTAS = {"tas": {"cpu": "100"}, "far": {"cpu": "100"}}
 IN_RACK = {"required": RACK}
 
 
-def world(quotas: Mapping[str, Mapping[str, str]] | None = None, far_cpu: str = "4") -> Cache:
+def world(
+    quotas: Mapping[str, Mapping[str, str]] | None = None, far_cpu: str = "4", **queue: Any
+) -> Cache:
     near = [node(name, "b1/r1") for name in "ab"]
     far = [node(name, "b2/r2", cpu=far_cpu, labels={"pool": "far"}) for name in "cd"]
-    cache = cache_with([*near, *far], queue=cluster_queue("cq", quotas or QUOTAS))
+    cache = cache_with([*near, *far], queue=cluster_queue("cq", quotas or QUOTAS, **queue))
     cache.set_flavor(flavor("far", node_labels={"pool": "far"}))
     return cache
 
@@ -64,6 +67,24 @@ def test_a_full_first_flavor_gives_way_to_the_next_in_the_same_cycle() -> None:
         "w2": {"c", "d"},
     }
     assert granted["w2"].podsets[0].flavors == {"cpu": "far"}
+
+
+@pytest.mark.requirement("TAS-20")
+def test_heads_of_a_cohort_try_the_next_flavor_where_another_one_took_their_domains() -> None:
+    cache = world(cohortName="all")
+    cache.set_cluster_queue(cluster_queue("cq1", QUOTAS, cohortName="all"))
+    cache.set_local_queue(local_queue("lq1", "cq1"))
+    cache.set_workload(racked("w1", 8))
+    cache.set_workload(workload("w2", [podset(count=8, topology=IN_RACK)], queue="lq1"))
+    cache.set_workload(workload("w3", [podset(count=1, topology=IN_RACK)], queue="lq1"))
+    decisions = plan_cycle(cache)
+    assert {name: set(domains(found)) for name, found in admissions(decisions).items()} == {
+        "w1": {"a", "b"},
+        "w2": {"c", "d"},
+    }
+    (hold,) = [found for found in decisions if isinstance(found, Requeue)]
+    assert (hold.workload, hold.reason) == ("team/w3", "TopologyPlacementFailed")
+    assert {one.flavor for one in hold.rejected_flavors} == {"tas", "far"}
 
 
 def test_quota_and_room_stay_exact_over_a_change_of_flavor() -> None:
@@ -98,8 +119,8 @@ def test_when_none_has_a_place_every_flavor_says_why() -> None:
     )
     text = 'topology "default" allows to fit only 8 out of 9 pod(s)'
     assert hold.rejected_flavors == (
-        TopologyNotFound("main", "tas", text),
-        TopologyNotFound("main", "far", text),
+        TopologyNotFound("main", "tas", text, fits_when_empty=False),
+        TopologyNotFound("main", "far", text, fits_when_empty=False),
     )
 
 

@@ -15,6 +15,7 @@ from tests.unit.assigner.builders import (
     cluster_queue,
     flavor,
     fx_a,
+    local_queue,
     node,
     plan_cycle,
     podset,
@@ -128,7 +129,7 @@ def test_a_defect_holds_one_workload_and_gives_back_what_it_took() -> None:
     cache.set_workload(workload("a-bad", [podset("one", 3), podset("two", 1)]))
     cache.set_workload(workload("b-right", [podset(count=4)]))
     _break(cache, "team/a-bad", 1)
-    hold, admit = plan_cycle(cache)
+    admit, hold = plan_cycle(cache)
     assert isinstance(hold, Requeue)
     assert hold.reason == "InternalError"
     assert hold.message == (
@@ -139,6 +140,24 @@ def test_a_defect_holds_one_workload_and_gives_back_what_it_took() -> None:
     # PodSet "one" had its place on the only node: all of it is free again.
     assert isinstance(admit, Admit)
     assert admit.workload == "team/b-right"
+
+
+@pytest.mark.requirement("OPS-07")
+def test_a_defect_in_a_cohort_holds_one_workload_alone() -> None:
+    cache = cache_with([node("a", cpu="4")], queue=cluster_queue("cq", cohortName="all"))
+    cache.set_cluster_queue(cluster_queue("other", cohortName="all"))
+    cache.set_local_queue(local_queue("there", "other"))
+    cache.set_workload(workload("a-bad", [podset("one", 3), podset("two", 1)]))
+    cache.set_workload(workload("b-right", [podset(count=2)]))
+    cache.set_workload(workload("c-right", [podset(count=2)], queue="there"))
+    _break(cache, "team/a-bad", 1)
+    decisions = {found.workload: found for found in plan_cycle(cache)}
+    hold = decisions["team/a-bad"]
+    assert isinstance(hold, Requeue)
+    assert hold.reason == "InternalError"
+    assert "Traceback" in hold.error
+    assert isinstance(decisions["team/b-right"], Admit)
+    assert isinstance(decisions["team/c-right"], Admit)
 
 
 def test_a_defect_that_stands_is_reported_again_for_the_log() -> None:

@@ -23,7 +23,6 @@ from tests.unit.assigner.builders import (
     cluster_queue_status_of,
     explanation_of,
     flavor,
-    node,
     plan_cycle,
     podset,
     workload,
@@ -231,23 +230,6 @@ def test_a_strict_queue_waits_behind_its_head_that_preempts() -> None:
 
 
 @pytest.mark.requirement("VAL-06")
-def test_flavors_with_a_topology_are_not_preempted_and_the_queue_says_so() -> None:
-    queue = cluster_queue(
-        "cq", {"tas": {"cpu": "4"}}, preemption={"withinClusterQueue": "LowerPriority"}
-    )
-    cache = cache_with([node("a")], queue=queue, features={"TASWithPreemption": True})
-    assignment = Assignment("cq", (PodSetAssignment("main", {"cpu": "tas"}, {"cpu": 4000}, 4),))
-    cache.set_workload(
-        workload("low", [podset(count=4)], assignment=assignment, priority=0, version="2")
-    )
-    waits(cache, "high", 4, 9)
-    assert held(plan_cycle(cache)) == {"high": "WaitingForQuota"}
-    (condition,) = cluster_queue_status_of(cache, "cq")["conditions"]
-    assert condition["message"].endswith(
-        "nominal quota alone counts: preemption in flavors with a topology"
-    )
-
-
 def test_preemption_within_a_plain_queue_needs_no_word() -> None:
     (condition,) = cluster_queue_status_of(world(), "cq")["conditions"]
     assert condition["message"] == "Can admit new workloads"

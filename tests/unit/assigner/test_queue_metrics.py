@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from rackgate.runtime.metrics import REGISTRY, scraping
 from rackgate.wire.kueue import RequeueState
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.queues.metrics import queue_families, topology_families
+from rackgate_assigner.quota.admission_fair_sharing import AdmissionFairSharing, Moment
 from tests.unit.assigner.builders import (
     BLOCK,
     HOST,
@@ -194,3 +196,19 @@ def test_only_who_acts_serves_them() -> None:
         cache.set_cluster_queue(cluster_queue("cq"))
         assert REGISTRY.get_sample_value(name, labels) == 1
     assert REGISTRY.get_sample_value(name, labels) is None
+
+
+def test_the_usage_that_orders_local_queues_is_reported_with_admission_fair_sharing_alone() -> None:
+    name = "local_queue_admission_fair_sharing_usage"
+    assert of(cache_with(), name) == {}
+    rules = AdmissionFairSharing(half_life_s=60, resource_weights={"cpu": 3.0})
+    cache = Cache(admission_fair_sharing=rules)
+    for queue, weight in (("lq", "2"), ("last", "0"), ("new", "1")):
+        cache.set_local_queue(local_queue(queue, fairSharing={"weight": weight}))
+    assert cache.usage_history is not None
+    cache.usage_history.observe("team/lq", {"cpu": 4.0, "gpu": 2.0}, Moment(0, 0))
+    assert of(cache, name) == {
+        ("lq", "team"): 7.0,
+        ("last", "team"): inf,
+        ("new", "team"): 0.0,
+    }

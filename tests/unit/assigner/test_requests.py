@@ -240,8 +240,8 @@ def test_a_workload_event_reads_no_limit_range_again(monkeypatch: pytest.MonkeyP
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
     before = cache.workloads.get("team/w")
-    monkeypatch.setattr("rackgate_assigner.cache.pod_defaults.with_defaults", None)
-    monkeypatch.setattr("rackgate_assigner.cache.pod_defaults.summarize_limit_ranges", None)
+    monkeypatch.setattr("rackgate_assigner.cache.pods.pod_defaults.with_defaults", None)
+    monkeypatch.setattr("rackgate_assigner.cache.pods.pod_defaults.summarize_limit_ranges", None)
     told = {"QuotaReserved": ("False", "WaitingForQuota", "later")}
     cache.set_workload(workload("w", [podset_of(two())], version="2", conditions=told))
     after = cache.workloads.get("team/w")

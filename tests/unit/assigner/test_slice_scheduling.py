@@ -175,8 +175,9 @@ def test_a_slice_that_waits_for_its_parent_holds_up_no_one() -> None:
 
 
 @pytest.mark.requirement("SLC-36")
-def test_a_required_rack_stays_the_rack_of_the_parent() -> None:
-    cache = world(TAS)
+@pytest.mark.parametrize("cohort", [None, "all"])
+def test_a_required_rack_stays_the_rack_of_the_parent(cohort: str | None) -> None:
+    cache = world(TAS, cohortName=cohort)
     placed(cache, {"required": RACK}, b1_r2_1=1)
     for index in range(4):
         slice_of(cache, f"s{index}", cpu="4", wish={"required": RACK})
@@ -205,8 +206,9 @@ def test_slices_not_folded_yet_say_where_the_pods_of_an_empty_group_are() -> Non
 
 
 @pytest.mark.requirement("SLC-36")
-def test_a_preferred_rack_is_tried_first_and_left_when_it_is_full() -> None:
-    cache = world(TAS)
+@pytest.mark.parametrize("cohort", [None, "all"])
+def test_a_preferred_rack_is_tried_first_and_left_when_it_is_full(cohort: str | None) -> None:
+    cache = world(TAS, cohortName=cohort)
     placed(cache, {"preferred": RACK}, b2_r3_1=2, b2_r3_2=1)
     slice_of(cache, "s0", cpu="4", wish={"preferred": RACK})
     slice_of(cache, "s1", cpu="4", wish={"preferred": RACK})

@@ -67,7 +67,9 @@ def test_switched_off_a_queue_stays_active_and_says_so() -> None:
     assert "feature gate TopologyAwareScheduling is off" in condition["message"]
     assert "TAS flavors count as plain: [tas]" in condition["message"]
     cache.set_topology(topology())
-    (condition,) = cluster_queue_status_of(cache, "cq", features=Features.of({}))["conditions"]
+    (condition,) = cluster_queue_status_of(
+        cache, "cq", features=Features.of({"TASWithCohorts": False})
+    )["conditions"]
     assert (condition["status"], condition["reason"]) == (
         "False",
         "NotSupportedWithTopologyAwareScheduling",

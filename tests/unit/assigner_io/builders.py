@@ -96,7 +96,10 @@ def workload(
     assignment: dict[str, Any] = {"name": "main", "flavors": {"cpu": "tas"}, "count": count}
     if topology:
         assignment["topologyAssignment"] = {"levels": [], "slices": []}
-    status: dict[str, Any] = {"conditions": _conditions(conditions or {})}
+    shown = dict(conditions or {})
+    if admitted:
+        shown.setdefault("Admitted", ("True", "Admitted"))
+    status: dict[str, Any] = {"conditions": _conditions(shown)}
     if admitted:
         status["admission"] = {"clusterQueue": "cq", "podSetAssignments": [assignment]}
     body = {

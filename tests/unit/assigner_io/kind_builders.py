@@ -116,10 +116,11 @@ def own_workload(
     """The Workload of a job, as the assigner makes it; `conditions` maps types to reasons."""
     body = workload_body(of, workload_name_of(of), Priority(), elastic=elastic)
     body["metadata"] |= {"uid": "w", "resourceVersion": "9"}
+    held = {"Admitted": "Admitted"} if admitted else {}
     status: dict[str, Any] = {
         "conditions": [
             {"type": type_, "status": "True", "reason": reason, "message": f"{reason} it is"}
-            for type_, reason in (conditions or {}).items()
+            for type_, reason in ({**held, **(conditions or {})}).items()
         ],
         "reclaimablePods": [
             {"name": name, "count": count} for name, count in (reclaimable or {}).items()

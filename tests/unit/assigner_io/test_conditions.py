@@ -40,7 +40,7 @@ def test_transition_times_move_only_with_the_status() -> None:
     found = listed(own, conditions.pending_conditions(own, "TopologyPlacementFailed", "no rack"))
     assert found["QuotaReserved"]["lastTransitionTime"] == AT
     assert found["QuotaReserved"]["reason"] == "TopologyPlacementFailed"
-    found = listed(own, conditions.admitted_conditions(own, "cq"))
+    found = listed(own, conditions.reserved_conditions(own, "cq"))
     assert found["QuotaReserved"]["lastTransitionTime"] == NOW
     assert found["QuotaReserved"]["observedGeneration"] == 3
 
@@ -67,9 +67,18 @@ def test_every_eviction_says_whether_it_requeues_by_itself(reason: EvictionReaso
 )
 def test_an_admission_after_an_eviction_closes_it(reason: str, returned: str | None) -> None:
     own = workload(conditions={"Evicted": ("True", reason)})
-    found = listed(own, conditions.admitted_conditions(own, "cq"))
+    found = listed(own, conditions.reserved_conditions(own, "cq"))
     assert found["Evicted"]["status"] == "False"
     assert found.get("Requeued", {}).get("reason") == returned
+
+
+@pytest.mark.parametrize("queue", ["ClusterQueue", "LocalQueue"])
+def test_a_queue_that_is_restarted_has_its_workloads_again_before_they_fit(queue: str) -> None:
+    own = workload(conditions={"Evicted": ("True", f"{queue}Stopped")})
+    waiting = listed(own, conditions.pending_conditions(own, "WaitingForQuota", "m"))["Requeued"]
+    assert (waiting["status"], waiting["reason"]) == ("True", f"{queue}Restarted")
+    for reason in ("Suspended", "Misconfigured"):
+        assert "Requeued" not in listed(own, conditions.pending_conditions(own, reason, "m"))
 
 
 @pytest.mark.requirement("SLC-31")
@@ -84,7 +93,7 @@ def test_a_preemption_is_reported_with_its_cause_until_the_next_admission() -> N
     own = workload(
         conditions={"Evicted": ("True", "Preempted"), "Preempted": ("True", "InClusterQueue")}
     )
-    found = listed(own, conditions.admitted_conditions(own, "cq"))
+    found = listed(own, conditions.reserved_conditions(own, "cq"))
     assert (found["Preempted"]["status"], found["Preempted"]["reason"]) == (
         "False",
         "QuotaReserved",

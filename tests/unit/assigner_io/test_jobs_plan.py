@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from msgspec import structs
+from msgspec import convert, structs
 
 from rackgate.api import names
 from rackgate.jobframework.injection import StopPhase
 from rackgate.wire.batch import Job, UncountedPods
-from rackgate.wire.kueue import Workload
+from rackgate.wire.kueue import PriorityClassRef, Workload
 from rackgate_assigner.jobs import plan as actions
 from rackgate_assigner.jobs.plan import (
     plan_job,
@@ -163,18 +163,43 @@ def test_an_edited_job_updates_its_pending_workload(edited: Job, path: str) -> N
     assert admitted.reason == "JobChanged"
 
 
-def test_a_priority_that_changes_is_taken_over_at_any_time() -> None:
-    ref = {"group": names.GROUP, "kind": "WorkloadPriorityClass", "name": "high"}
-    for of, own in (
-        (job(), workload(job())),
-        (
-            job(suspend=False, started=True, ready=4),
-            workload(job(), admitted=True, conditions=READY),
-        ),
+HIGH = {"group": names.GROUP, "kind": "WorkloadPriorityClass", "name": "high"}
+LOW = {**HIGH, "name": "low"}
+POD_CLASS = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "low"}
+RESERVED = {"Admitted": ("False", "UnsatisfiedAdmissionChecks")}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "pending", "held"),
+    [
+        (None, HIGH, [7, HIGH], [7]),
+        (LOW, HIGH, [7, HIGH], [7, HIGH]),
+        (POD_CLASS, HIGH, [7, HIGH], [7]),
+        (LOW, POD_CLASS, [7, POD_CLASS], [7]),
+        (LOW, None, [7, None], [7]),
+        (HIGH, HIGH, [7], [7]),
+    ],
+)
+def test_a_priority_that_changes_is_taken_over_at_any_time_and_its_class_where_it_may(
+    before: Any, after: Any, pending: list[Any], held: list[Any]
+) -> None:
+    """The API rejects most changes of the class while quota is reserved."""
+    runs = job(suspend=False, started=True, ready=4)
+    for of, own, wanted in (
+        (job(), workload(job()), pending),
+        (job(), workload(job(), admitted=True, conditions=RESERVED), held),
+        (runs, workload(job(), admitted=True, conditions=READY), held),
     ):
-        found = step(of, own, Priority(7, ref))
+        ref = convert(before, PriorityClassRef | None)
+        spec = structs.replace(own.spec, priority_class_ref=ref)
+        before_change = structs.replace(own, spec=spec)
+        found = step(of, before_change, Priority(7, after))
         assert isinstance(found, actions.UpdateWorkload)
-        assert [op["value"] for op in found.ops] == [7, ref]
+        assert [op.get("value") for op in found.ops] == wanted
+        spec = structs.replace(spec, priority=7)
+        again = step(of, structs.replace(own, spec=spec), Priority(7, after))
+        if own.status.admission is not None and wanted == [7]:
+            assert not isinstance(again, actions.UpdateWorkload), "it would be repeated for ever"
 
 
 def test_raising_a_plain_job_evicts_and_raising_a_topology_job_warns() -> None:
@@ -216,7 +241,7 @@ def test_pods_that_have_ended_and_are_not_counted_yet_are_ready() -> None:
     running = job(suspend=False, started=True, ready=1)
     own = workload(running, admitted=True, conditions=READY)
     status = replace_status(running, succeeded=1, uncounted=("u1", "u2"))
-    assert step(status, own) == actions.NoAction("running")
+    assert step(status, own) == actions.UpdateReclaimablePods(own, {"main": 1})
     assert step(
         replace_status(running, succeeded=1, uncounted=("u1",)), own
     ) == actions.UpdatePodsReady(own, False)

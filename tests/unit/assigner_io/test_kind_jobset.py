@@ -7,7 +7,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS, Features
-from rackgate.jobframework.injection import StopPhase
+from rackgate.jobframework.injection import PodSetInfo, StopPhase
 from rackgate.jobframework.registry import JOBSET, owner_of
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
@@ -138,7 +138,7 @@ def test_what_a_user_writes_while_his_jobset_stops_outlives_the_stop() -> None:
 
 @pytest.mark.requirement("TAS-26")
 def test_a_child_loses_what_a_start_adds_and_nothing_else() -> None:
-    (stale,) = JOBSET.stale_child_jobs(jobset(), [child(template=dirty())])
+    (stale,) = JOBSET.stale_child_jobs(jobset(), [child(template=dirty())], {})
     written = {op["path"]: op.get("value") for op in stale.operations}
     assert written == {
         "/spec/template/metadata/labels/kueue.x-k8s.io~1podset": None,
@@ -155,13 +155,13 @@ def test_a_child_loses_what_a_start_adds_and_nothing_else() -> None:
 def test_what_the_jobset_itself_has_stays_in_its_children() -> None:
     part = composite.replicated_job("workers", 3, replicas=2)
     part["template"]["spec"]["template"] = dirty()
-    assert JOBSET.stale_child_jobs(jobset([part]), [child(template=dirty())]) == []
+    assert JOBSET.stale_child_jobs(jobset([part]), [child(template=dirty())], {}) == []
 
 
 def test_children_that_run_or_are_over_are_left_alone() -> None:
     parts = [child(template=dirty(), rest=False), child(1, template=dirty(), finished=True)]
-    assert JOBSET.stale_child_jobs(jobset(), parts) == []
-    assert JOBSET.stale_child_jobs(jobset(), [child(template=dirty(), part="unknown")]) == []
+    assert JOBSET.stale_child_jobs(jobset(), parts, {}) == []
+    assert JOBSET.stale_child_jobs(jobset(), [child(template=dirty(), part="unknown")], {}) == []
 
 
 def test_another_flavor_count_or_template_is_seen_before_the_start() -> None:
@@ -254,3 +254,13 @@ def test_a_jobset_is_never_resized_whatever_it_asks_for_and_gates_allow() -> Non
         assert not facts(of, gates=gates).elastic
         assert not JOBSET.is_elastic(JOBSET.manifest(of))
         assert not JOBSET.elastic_enabled(Features.of(gates))
+
+
+def test_labels_of_checks_are_removed_from_children_and_others_stay() -> None:
+    left = dirty()
+    left.setdefault("metadata", {}).setdefault("labels", {}).update(paid="yes", mine="yes")
+    info = PodSetInfo("workers", tas=False, labels={"paid": "yes"}, complete=False)
+    (stale,) = JOBSET.stale_child_jobs(jobset(), [child(template=left)], {"workers": info})
+    paths = [op["path"] for op in stale.operations]
+    assert "/spec/template/metadata/labels/paid" in paths
+    assert "/spec/template/metadata/labels/mine" not in paths

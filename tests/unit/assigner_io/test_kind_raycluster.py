@@ -199,12 +199,15 @@ def test_an_operator_whose_pods_are_overdue_is_reminded_once_for_each_generation
     conditions = {"PodsReady": "Started" if ready == 2 else "WaitForStart"}
     own = own_workload(of, conditions=conditions)
     if ready < 2:  # what the builder writes is True
-        own = _not_true(own)
+        own = _not_ready(own)
     assert isinstance(plan_job(of, [own], facts(of, own)), wanted)
 
 
-def _not_true(own: Workload) -> Workload:
-    false = tuple(msgspec.structs.replace(c, status="False") for c in own.status.conditions)
+def _not_ready(own: Workload) -> Workload:
+    false = tuple(
+        msgspec.structs.replace(c, status="False") if c.type == "PodsReady" else c
+        for c in own.status.conditions
+    )
     return msgspec.structs.replace(
         own, status=msgspec.structs.replace(own.status, conditions=false)
     )

@@ -75,7 +75,7 @@ def test_without_a_playground_the_error_says_how_to_make_one(
     state = tmp_path / "none"
     assert main([*line, "--state", str(state)]) == 1
     assert capsys.readouterr().err == (
-        f'rackgate: there is no playground in {state}; "rackgate up" makes one\n'
+        f'rackgate: there is no playground in {state}; run "rackgate up"\n'
     )
     assert not state.exists()
 
@@ -86,7 +86,7 @@ def test_kubectl_without_a_kubeconfig_does_not_look_elsewhere(
     StateFolder(tmp_path).save(Playground(binaries={"kubectl": sys.executable}))
     assert main(["kubectl", "--state", str(tmp_path), "get", "pods"]) == 1
     missing = tmp_path / "kubeconfig"
-    expected = f'rackgate: {missing} is missing; "rackgate up" writes it again\n'
+    expected = f'rackgate: {missing} is missing; run "rackgate up"\n'
     assert capsys.readouterr().err == expected
 
 
@@ -100,7 +100,9 @@ def test_a_folder_of_other_things_is_never_touched(
 ) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     assert main([*line, "--state", str(tmp_path)]) == 1
-    assert 'is no playground and not empty (it has "thesis.txt")' in capsys.readouterr().err
+    assert (
+        'is not a playground, and not empty (it contains "thesis.txt")' in capsys.readouterr().err
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
@@ -166,10 +168,10 @@ def test_two_commands_do_not_change_one_playground_at_a_time(
 def test_a_record_of_another_version_is_rejected(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path)
     folder.save(Playground(format=2))
-    with pytest.raises(CommandError, match="has format 2, this rackgate knows 1"):
+    with pytest.raises(CommandError, match="has format 2, and this version"):
         folder.load()
     folder.record.write_text("{")
-    with pytest.raises(CommandError, match="is damaged"):
+    with pytest.raises(CommandError, match="cannot be decoded"):
         folder.load()
 
 

@@ -137,15 +137,15 @@ block                         2        15            b1/r2        4     4
 example.com/rack (requested)  4        15            b1/r2        4     4
 
 BEST of example.com/rack
-DOMAIN  FITS  USABLE NODES  TIGHTEST  LACKS                  HELD BY
+DOMAIN  FITS  USABLE NODES  TIGHTEST  LACKS                  USED BY
 b1/r2   4     1 of 2        cpu       4 cpu (16 of 20 free)  team/big (3 pods, 12 cpu); 2 more
 
 EXCLUDED NODES
-NODES  WHY                    FOR EXAMPLE
-3      taint  k=v:NoSchedule  b1, ...
+NODES  REASON  DETAIL          EXAMPLES
+3      taint   k=v:NoSchedule  b1, ...
 
 QUOTA
-FLAVOR  RESOURCE  REQUESTED  IN USE    MISSING  PROBLEM  HELD BY
+FLAVOR  RESOURCE  REQUESTED  IN USE    MISSING  PROBLEM  USED BY
 tas     cpu       20         48 of 1k  -                 -
 
 QUEUE
@@ -241,11 +241,14 @@ def test_the_schema_is_printed_without_any_cluster(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (["explain"], "name a Workload or its job"),
+        (["explain"], "specify a Workload, its job"),
         (["explain", ""], "write NAME or NAMESPACE/NAME"),
         (["explain", "team/"], "write NAME or NAMESPACE/NAME"),
         (["explain", "a/b/c"], "write NAME or NAMESPACE/NAME"),
-        (["explain", "w", "--state", "/nonexistent", "--context", "c"], "has one cluster"),
+        (
+            ["explain", "w", "--state", "/nonexistent", "--context", "c"],
+            "cannot be used with --state",
+        ),
         (["explain", "-f", "/nonexistent/job.yaml"], "cannot be read"),
         (["explain", "w", "--kubeconfig", "/nonexistent/config"], "cannot read"),
         (["explain", "a/w", "-n", "b", "--kubeconfig", "/nonexistent"], "cannot read"),
@@ -283,7 +286,7 @@ def test_the_cluster_is_what_the_line_names_then_the_environment_then_the_usual_
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in ("KUBECONFIG", "RACKGATE_STATE"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UsageError, match="no cluster to ask"):
+    with pytest.raises(UsageError, match="no cluster is configured"):
         cluster_target(None, None, None)
     (tmp_path / ".kube").mkdir()
     usual = kubeconfig(tmp_path / ".kube" / "config", "usual")

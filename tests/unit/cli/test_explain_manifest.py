@@ -82,7 +82,7 @@ def test_what_is_no_file_is_said(name: str) -> None:
 def test_of_a_field_that_is_there_twice_neither_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("apiVersion: batch/v1\nkind: Job\nspec: {parallelism: 1}\nspec: {}\n")
-    with pytest.raises(UsageError, match='"spec" is there twice, again in line 4'):
+    with pytest.raises(UsageError, match='duplicate key "spec" in line 4'):
         load(str(path), None)
 
 
@@ -212,10 +212,10 @@ def test_a_job_for_kai_is_asked_to_be_kais_where_the_gate_is_on() -> None:
     assert without.workload is not None
     (told,) = without.warnings
     assert KAI_SCHEDULER in told
-    assert f"gate {RENDER_FOR_KAI}, where it is on," in told
+    assert f"if feature gate {RENDER_FOR_KAI} of the webhook is on" in told
     gated = ClusterReading(Cache(Features(render_for_kai=True)))
     assert preview_submission(document, None, gated, "team").unmanaged_reason.endswith(
-        "hands it over to KAI"
+        f"KAI schedules it (feature gate {RENDER_FOR_KAI})"
     )
     # Governed before the gate came: it stays so.
     there = preview_submission(document, None, gated, "team", stored=True)
@@ -239,14 +239,14 @@ def test_both_levels_are_judged_by_the_gate() -> None:
 def test_two_namespaces_contradict_each_other() -> None:
     document = job("train", 1)
     document["metadata"]["namespace"] = "a"
-    with pytest.raises(UsageError, match='namespace "a", the command line "b"'):
+    with pytest.raises(UsageError, match='namespace "a", --namespace is "b"'):
         preview_submission(document, "b", found(), "team")
 
 
 def test_a_priority_class_that_does_not_exist_is_a_warning() -> None:
     made = of(job("train", 1, labels={names.PRIORITY_CLASS_LABEL: "urgent"}))
     assert made.warnings == [
-        'WorkloadPriorityClass "urgent" does not exist: no Workload is created before it does'
+        'WorkloadPriorityClass "urgent" does not exist: no Workload is created until it does'
     ]
 
 
@@ -260,7 +260,7 @@ def test_an_annotation_that_is_nearly_a_topology_request_is_a_warning() -> None:
         }
     }
     (warning,) = of(document).warnings
-    assert 'requird-topology" asks for nothing' in warning
+    assert "requird-topology] has no effect" in warning
     assert f'did you mean "{names.REQUIRED_TOPOLOGY}"?' in warning
 
 

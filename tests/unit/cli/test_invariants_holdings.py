@@ -13,6 +13,7 @@ from tests.support.sound_cluster import (
     HOST,
     LATE,
     RACK,
+    World,
     conditions,
     found,
     job,
@@ -133,21 +134,6 @@ def test_usage_beyond_the_nominal_quota_is_found() -> None:
     assert rules(world) == [], "a quota that is lowered takes nothing back"
 
 
-def test_queues_of_one_cohort_share_their_quota() -> None:
-    world = sound()
-    quota = world.cluster_queues[0]["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]
-    quota["nominalQuota"] = "8"
-    other = {"metadata": {"name": "other"}, "spec": {**world.cluster_queues[0]["spec"]}}
-    other["spec"]["cohortName"] = world.cluster_queues[0]["spec"]["cohortName"] = "all"
-    world.cluster_queues.append(other)
-    assert rules(world) == []
-    quota["nominalQuota"] = "5"
-    assert [(one.rule, one.subject) for one in found(world)] == [
-        ("over-quota", "cq+other tas/cpu"),
-        ("pods-over-quota", "cq+other tas/cpu"),
-    ]
-
-
 def test_a_charge_that_is_not_what_its_pods_ask_is_found() -> None:
     world = sound()
     world.granted["resourceUsage"] = {"cpu": "4"}
@@ -243,7 +229,7 @@ def test_an_admitted_job_that_stays_suspended_is_found() -> None:
     assert breach.since == moment(EARLY)
 
 
-@pytest.mark.parametrize("workload_is", ["pending", "evicted", "absent"])
+@pytest.mark.parametrize("workload_is", ["pending", "evicted", "absent", "reserved"])
 def test_a_job_that_runs_without_admission_is_found(workload_is: str) -> None:
     world = sound()
     world.pods = []
@@ -253,9 +239,28 @@ def test_a_job_that_runs_without_admission_is_found(workload_is: str) -> None:
     elif workload_is == "evicted":
         stopping = conditions(QuotaReserved=True, Admitted=True, Evicted=True)
         world.workload["status"]["conditions"] = stopping
+    elif workload_is == "reserved":
+        wait_for_checks(world)
     else:
         world.workloads = []
     assert [(one.rule, one.subject) for one in found(world)] == [("not-stopped", "team/train")]
+
+
+def wait_for_checks(world: World) -> None:
+    """The Workload has quota, and its admission checks are not Ready."""
+    world.workload["status"]["conditions"] = conditions(QuotaReserved=True, Admitted=False)
+
+
+def test_a_job_that_waits_for_its_admission_checks_has_no_running_pods() -> None:
+    world = sound()
+    wait_for_checks(world)
+    world.job["spec"]["suspend"] = True
+    assert "ungated-before-admission" in rules(world)
+    world.pods = []
+    before = rules(world)
+    world.job["spec"]["template"]["metadata"]["annotations"][names.WORKLOAD_ANNOTATION] = "w"
+    assert "not-restored" in rules(world)
+    assert "not-restored" not in before
 
 
 @pytest.mark.requirement("OPS-12")

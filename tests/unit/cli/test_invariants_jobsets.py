@@ -74,7 +74,7 @@ def test_a_workload_whose_jobset_is_gone_holds_nothing() -> None:
     assert [(one.rule, one.subject) for one in found(world)] == [
         ("held-after-end", "team/jobset-set")
     ]
-    assert judge(world.cluster(unread={"jobsets": "jobsets may not be listed"})) == []
+    assert judge(world.cluster(unread={"jobsets": "jobsets cannot be listed"})) == []
 
 
 @pytest.mark.parametrize("plural", ["jobs", "jobsets", "pods", "workloads", "nodes"])

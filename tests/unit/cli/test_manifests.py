@@ -26,7 +26,12 @@ DEPLOY = deploy_dir()
 ROOT = DEPLOY.parent
 WEBHOOK = "rackgate-webhook.rackgate-system"
 # Of the cluster, whoever is installed; all other names carry the namespace of their installation.
-SHARED = {"rackgate", "rackgate-users:view", "rackgate-users:edit", "rackgate-users:batch-admin"}
+SHARED = {
+    "rackgate",
+    *(f"rackgate-users:{name}" for name in ("view", "edit", "batch-admin")),
+    # As Kueue calls them.
+    *(f"kueue-pending-workloads-{name}-viewer-role" for name in ("cq", "lq")),
+}
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
@@ -49,7 +54,7 @@ def settings_of(service: str) -> type[BaseServiceSettings]:
 
 def test_the_kustomizations_have_every_manifest() -> None:
     folders = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
-    assert folders == ["rbac", "services", "webhook"]
+    assert folders == ["rbac", "services", "visibility", "webhook"]
     for folder in (*folders, "cluster", "crds"):
         listed = yaml.safe_load((DEPLOY / folder / "kustomization.yaml").read_text())["resources"]
         there = {path.name for path in (DEPLOY / folder).glob("*.yaml")}
@@ -102,7 +107,9 @@ def test_each_service_accepts_the_playground_and_the_compose_configuration(
 ) -> None:
     name = f"{service}-0"
     playground = Playground(
-        server="https://127.0.0.1:1", ports={name: 2, "webhook": 3}, lease_duration=7.5
+        server="https://127.0.0.1:1",
+        ports={name: 2, "webhook": 3, "visibility": 4},
+        lease_duration=7.5,
     )
     cluster = Cluster(StateFolder(tmp_path), playground, DEPLOY, Progress(quiet=True))
     leases = []
@@ -122,7 +129,9 @@ def test_no_role_of_a_service_has_a_wildcard_or_reads_all_secrets() -> None:
         for rule in role["rules"]:
             assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
             if "secrets" in rule["resources"] and rule["verbs"] != ["create"]:
-                assert rule["resourceNames"] == ["rackgate-webhook-tls"]
+                secrets = {"rackgate-webhook": "webhook", "rackgate-assigner": "visibility"}
+                secret = f"rackgate-{secrets[role['metadata']['name']]}-tls"
+                assert rule["resourceNames"] == [secret]
                 assert role["kind"] == "Role"
             if any("webhookconfigurations" in name for name in rule["resources"]):
                 reads = set(rule["verbs"]) == {"list", "watch"}
@@ -156,11 +165,7 @@ def test_only_the_ungater_may_write_pods_and_only_the_assigner_jobs() -> None:
 
 @pytest.mark.requirement("OPS-05")
 def test_the_right_to_give_up_an_installation_is_for_finalizers_of_its_own_alone() -> None:
-    (role,) = (
-        one
-        for name, one in objects("cluster", "ClusterRole").items()
-        if not name.startswith("rackgate-users:")
-    )
+    (role,) = (one for name, one in objects("cluster", "ClusterRole").items() if name not in SHARED)
     named = {
         (resource, name)
         for rule in role["rules"]
@@ -218,7 +223,7 @@ def test_names_of_cluster_wide_objects_carry_the_namespace_of_their_installation
 
 def test_every_object_is_of_a_kind_that_up_can_apply() -> None:
     documents = install.documents(
-        *(DEPLOY / folder for folder in ("crds", "cluster", "rbac", "webhook"))
+        *(DEPLOY / folder for folder in ("crds", "cluster", "rbac", "visibility", "webhook"))
     )
     documents += [*defaults.node_documents(1), *defaults.queue_documents(1)]
     unknown = {

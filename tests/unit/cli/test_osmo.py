@@ -56,7 +56,7 @@ def test_a_pool_without_keys_says_what_that_means(
 ) -> None:
     (folder / "pool.yaml").write_text("name: plain\n")
     assert main(["osmo", "keys", "plain", "--pool-file", "pool.yaml"]) == 0
-    assert "workflows may not ask for topology: plain" in capsys.readouterr().out
+    assert "workflows cannot request a topology: plain" in capsys.readouterr().out
 
 
 def test_several_pools_of_a_file_are_reported_apart(
@@ -88,7 +88,7 @@ def test_a_pool_object_of_the_cluster_is_a_pool_of_a_file_too(
     assert rendered(capsys) == plain
     (folder / "pool.yaml").write_text(yaml.safe_dump({**manifest, "kind": "Swimming"}))
     said = refused(capsys, "keys", "--pool-file", "pool.yaml")
-    assert "holds osmo.rackgate.dev/v1alpha1 Swimming, not a pool" in said
+    assert "contains osmo.rackgate.dev/v1alpha1 Swimming, not a pool" in said
 
 
 # -- render --------------------------------------------------------------------------------
@@ -195,11 +195,13 @@ def test_a_workflow_object_is_a_workflow_with_its_pool_and_namespace(
         (folder / "workflow.yaml").write_text(yaml.safe_dump(manifest, sort_keys=False))
         assert rendered(capsys) == plain
     line = ["render", "-f", "workflow.yaml", "--pool", "pool.yaml"]
-    assert 'says namespace "team-a", the command line "b"' in refused(capsys, *line, "-n", "b")
+    assert 'is in namespace "team-a", the command line names "b"' in refused(
+        capsys, *line, "-n", "b"
+    )
     (folder / "pool.yaml").write_text(POOL.replace("my-pool", "other"))
-    assert 'a Workflow of pool "my-pool", --pool says "other"' in refused(capsys, *line)
+    assert 'a Workflow of pool "my-pool", but --pool names "other"' in refused(capsys, *line)
     (folder / "workflow.yaml").write_text(yaml.safe_dump({**head, "kind": "Job"}))
-    assert "holds osmo.rackgate.dev/v1alpha1 Job, not a workflow" in refused(capsys, *line)
+    assert "contains osmo.rackgate.dev/v1alpha1 Job, not a workflow" in refused(capsys, *line)
     (folder / "workflow.yaml").write_text(WORKFLOW)
     assert "name the workflow's pool with --pool" in refused(capsys, *line[:3])
 
@@ -289,7 +291,7 @@ def test_fields_that_no_pod_carries_are_named(
     (folder / "workflow.yaml").write_text(text)
     assert main(["osmo", "render", "-f", "workflow.yaml", "--pool", "pool.yaml"]) == 0
     assert capsys.readouterr().err == (
-        "rackgate: fields of tasks that the Pods do not carry: outputs\n"
+        "rackgate: fields of tasks that are not copied to Pods: outputs\n"
     )
 
 

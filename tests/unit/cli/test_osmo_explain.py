@@ -77,8 +77,8 @@ def test_a_person_reads_the_answer_first_and_where_pods_go(asking: Asking) -> No
     code, out, _ = asking.run(workflow(), nodes(("a", "1", 3), ("a", "2", 4)))
     first, second, *_ = out.splitlines()
     assert code == 0
-    assert first == "workflow w in pool my-pool: can be placed"
-    assert second == "Possible: there is a place for its 4 pods. KAI v0.13 does the same."
+    assert first == "workflow w in pool my-pool: fits"
+    assert second == "Possible: its 4 pods fit. KAI v0.13 does the same."
     assert "a/2: 4" in out
 
 
@@ -87,9 +87,10 @@ def test_a_person_reads_which_group_is_short_of_how_much_and_where_it_is_closest
     asking: Asking,
 ) -> None:
     _, out, _ = asking.run(workflow(), nodes(("a", "1", 3), ("a", "2", 2)))
-    assert "Not possible: there is no place for g." in out
+    assert "Not possible: g does not fit." in out
     assert (
-        'group "default" of 4 pods: no rack takes it; the best, a/1, takes 3, 1 pod missing'
+        'group "default" of 4 pods: does not fit in any single rack; '
+        "the best candidate, a/1, fits 3, 1 pod missing"
     ) in out
     assert "a/1: 3, a/2: 2" in out
 
@@ -98,8 +99,8 @@ def test_a_person_reads_which_group_is_short_of_how_much_and_where_it_is_closest
 def test_what_is_possible_and_what_kai_does_are_reported_apart(asking: Asking) -> None:
     asked = workflow(topology=[{"key": "zone"}])
     _, out, _ = asking.run(asked, nodes(("a", "1", 4)))
-    assert "Possible: there is a place for its 4 pods. But KAI v0.13 leaves g pending" in out
-    assert "use --profile robust, with which KAI places it" in out
+    assert "Possible: its 4 pods fit. But KAI v0.13 leaves g pending" in out
+    assert "use --profile robust, with which KAI schedules it" in out
     robust = asking.said(asked, nodes(("a", "1", 4)), "--profile", "robust")
     assert (robust["kaiResult"], robust["groups"][0]["kai"]["deviations"]) == ("scheduled", [])
 
@@ -204,7 +205,7 @@ def test_a_search_that_is_cut_off_claims_nothing(asking: Asking) -> None:
     said = asking.said(workflow(), nodes(("a", "1", 4)), "--steps", "1")
     assert (said["answer"], said["together"]) == ("undecided", None)
     assert "--steps" in said["summary"]
-    assert "KAI v0.13 places it." in said["summary"]  # which follows without a search
+    assert "KAI v0.13 schedules it." in said["summary"]  # which follows without a search
 
 
 def test_label_values_with_dots_are_reported_where_kai_may_place_over_two_racks(
@@ -228,15 +229,15 @@ def test_every_reason_that_rules_a_place_out_is_named(asking: Asking) -> None:
     ("found", "says"),
     [
         ([{"count": -1}], "nodes[0].count: -1: must be a whole number"),
-        ([{"count": 10**9}], "50000 nodes in all are possible"),
+        ([{"count": 10**9}], "at most 50000 nodes are supported"),
         ([{"count": True}], "nodes[0].count: True: must be a whole number"),
         ([{"cpu": "much"}], 'nodes[0].cpu: "much" is not a quantity'),
         ([{"cpu": -1}], "nodes[0].cpu: -1: must not be negative"),
-        ([{"labels": {ZONE: 1}}], "nodes[0].labels: must be an object of texts"),
+        ([{"labels": {ZONE: 1}}], "nodes[0].labels: must be an object with string values"),
         ([{"cpus": 1}], 'unknown field "cpus" (fields: count, cpu,'),
-        ([{"name": "n"}, {"name": "n"}], 'has two nodes called "n"'),
+        ([{"name": "n"}, {"name": "n"}], 'has two nodes with the name "n"'),
         (["n1"], "nodes[0] is not an object with count, cpu and labels"),
-        ({"kind": "ConfigMap"}, "is no Node, Pod or list of them (kind: ConfigMap)"),
+        ({"kind": "ConfigMap"}, "is not a Node, a Pod or a list of them (kind: ConfigMap)"),
         ({"kind": "List", "items": [1]}, "items[0] is neither a Node nor a Pod"),
         ({"kind": "Node", "metadata": {}}, "metadata.name is missing"),
         ({"kind": "Node", "metadata": 1}, "document 1: Expected `object`"),
@@ -277,9 +278,9 @@ def test_the_schema_is_printed_without_any_file(capsys: pytest.CaptureFixture[st
 def test_an_empty_cluster_is_explained_too(asking: Asking) -> None:
     said = asking.said(workflow(), [])
     assert said["answer"] == "pending"
-    assert "there is no node that pods may use" in said["groups"][0]["summary"]
+    assert "there is no usable node" in said["groups"][0]["summary"]
     bare = asking.said(workflow(), [{"count": 4, "labels": {ZONE: "a"}}])
-    assert "no node carries the label" in bare["groups"][0]["summary"]
+    assert "no node has the label" in bare["groups"][0]["summary"]
 
 
 @pytest.mark.requirement("OSM-25")
@@ -292,7 +293,7 @@ def test_a_key_that_no_node_carries_keeps_a_group_pending_with_what_apply_writes
     assert (robust["answer"], robust["kaiResult"]) == ("scheduled", "pending")
     (deviation,) = robust["groups"][0]["kai"]["deviations"]
     assert deviation["name"] == "unlabelled nodes"
-    assert "take the keys that they lack out of the pool" in deviation["help"]
+    assert "remove the keys that they lack from the pool" in deviation["help"]
     seed = asking.said(workflow(), found)
     assert "--profile robust" not in seed["groups"][0]["kai"]["deviations"][0]["help"]
 
@@ -302,7 +303,7 @@ def test_pods_that_no_empty_node_takes_are_not_counted_in_nodes(asking: Asking) 
     said = asking.said(workflow(cpu=4), [{"count": 4, "cpu": 2, "labels": labels("a", "1")}])
     (short,) = said["groups"][0]["shortages"]
     assert (short["missing"], short["missingNodes"]) == (4, 0)
-    assert "no node is large enough, even an empty one" in said["groups"][0]["summary"]
+    assert "no node is large enough, even if it is empty" in said["groups"][0]["summary"]
 
 
 def two_kinds(large: int, small: int) -> dict[str, Any]:
@@ -339,8 +340,8 @@ def test_nodes_that_are_left_out_are_reported_first_and_not_said_to_lack_labels(
     taint = {"key": "maintenance", "effect": "NoSchedule"}
     found = printed(printed_node("n1", "a", "1", "4", taints=[taint]))
     _, out, _ = asking.run(workflow(), found)
-    assert "nodes left out: 1 (taint maintenance: 1)" in "\n".join(out.splitlines()[:4])
-    assert "there is no node that pods may use" in out
+    assert "excluded nodes: 1 (taint maintenance: 1)" in "\n".join(out.splitlines()[:4])
+    assert "there is no usable node" in out
     assert "carries the label" not in out
 
 
@@ -396,7 +397,7 @@ def test_a_pool_without_keys_is_a_matter_of_room_alone(asking: Asking) -> None:
     asked = workflow(3, topology=[])
     assert asking.said(asked, [{"count": 3, "labels": {}}])["kaiResult"] == "scheduled"
     short = asking.said(asked, [{"count": 2, "labels": {}}])
-    assert short["groups"][0]["summary"].startswith("3 pods: the nodes take 2, 1 pod missing")
+    assert short["groups"][0]["summary"].startswith("3 pods: the nodes fit 2, 1 pod missing")
 
 
 # -- nodes and pods that are there ---------------------------------------------------------
@@ -419,11 +420,11 @@ def test_the_pods_of_a_running_workflow_are_its_own(asking: Asking) -> None:
     said = asking.said(workflow(2), printed(*both, *pods))
     (group,) = said["groups"]
     assert (said["answer"], said["kaiResult"]) == ("scheduled", "scheduled")
-    assert said["summary"] == "Running: its 2 pods are on nodes."
+    assert said["summary"] == "Running: its 2 pods are bound."
     assert group["summary"] == "all 2 pods run"
     assert group["running"] == [{"domain": ["a", "1"], "pods": 2}]
     _, out, _ = asking.run(workflow(2), printed(*both, *pods))
-    assert "on nodes: a/1: 2" in out
+    assert "bound: a/1: 2" in out
     # Those of another group, or of another namespace, are not.
     others = [member(f"p{at}", f"n{at % 2 + 1}", "other") for at in range(4)]
     assert asking.said(workflow(2), printed(*both, *others))["answer"] == "pending"
@@ -438,9 +439,9 @@ def test_a_group_of_which_only_some_pods_run_is_not_judged(asking: Asking) -> No
     said = asking.said(workflow(2), printed(*both, member("p", "n1")))
     (group,) = said["groups"]
     assert (said["answer"], said["kaiResult"]) == ("undecided", "unknown")
-    assert group["summary"] == "1 of 2 pods are on nodes"
+    assert group["summary"] == "1 of 2 pods are bound"
     assert group["kai"]["deviations"][0]["name"] == "partly running"
-    assert said["summary"].startswith("Not decided: of g only a part of the pods runs.")
+    assert said["summary"].startswith("Not decided: only some pods of g run.")
 
 
 def groups(**tasks: int) -> dict[str, Any]:
@@ -487,7 +488,7 @@ def test_only_groups_that_run_in_part_are_called_so(asking: Asking) -> None:
     each = [printed_node(f"n{at}", "a", "1", "1") for at in range(4)]
     pods = [member("p0", "n0", "w-a"), member("p1", "n1", "w-b")]
     said = asking.said(groups(a=1, b=2), printed(*each, *pods))
-    assert said["summary"].startswith("Not decided: of b only a part of the pods runs.")
+    assert said["summary"].startswith("Not decided: only some pods of b run.")
 
 
 @pytest.mark.requirement("OSM-25")
@@ -592,7 +593,7 @@ def test_pods_of_several_sizes_are_counted_as_large_as_the_largest(asking: Askin
         *("scheduled", "pending"),
         "mixed sizes",
     )
-    assert "use --profile robust, with which KAI places it" in reason["help"]
+    assert "use --profile robust, with which KAI schedules it" in reason["help"]
     assert asking.said(asked, rack, "--profile", "robust")["kaiResult"] == "scheduled"
     for resource in asked["resources"].values():
         resource["topology"] = [{"key": "rack"}]
@@ -624,7 +625,7 @@ def test_pods_that_request_nothing_are_warned_of(asking: Asking) -> None:
     assert asking.said(asked, found)["warnings"] == []  # nobody knows their pods
     asked["workflow"]["groups"][0]["tasks"][0]["image"] = "trainer:1"
     (warning,) = asking.said(asked, found)["warnings"]
-    assert warning.startswith("1 task of no size counted as one cpu each")
+    assert warning.startswith("1 task without a size: each counts as one cpu here")
 
 
 @pytest.mark.requirement("OSM-25")

@@ -72,7 +72,7 @@ def test_what_kai_does_is_known_over_hundreds_of_racks_too() -> None:
 
 def test_a_name_that_comes_twice_among_many_nodes_is_found_at_once() -> None:
     started = time.process_time()
-    with pytest.raises(UsageError, match='has two nodes called "node-49999"'):
+    with pytest.raises(UsageError, match='has two nodes with the name "node-49999"'):
         short_nodes("nodes", [{"count": 49_999}, {"name": "node-49999"}])
     # Looking at all names for each took minutes.
     assert time.process_time() - started < 20

@@ -91,7 +91,7 @@ def test_other_levels_replace_the_very_topology_that_was_read() -> None:
     step = plan_topology(topology(ZONE, RACK), stored(topology(RACK, ZONE)))
     assert isinstance(step, Replace)
     assert step.preconditions == {"uid": "u1", "resourceVersion": "7"}
-    assert step.note == f"levels were {RACK}, {ZONE}; pods that run keep their places"
+    assert step.note == f"levels were {RACK}, {ZONE}; running pods are not affected"
 
 
 def test_the_order_of_subgroups_says_nothing() -> None:
@@ -134,7 +134,10 @@ def test_a_change_leaves_the_group_exactly_as_wanted(wanted: Object, found: Obje
 def test_a_group_with_pods_takes_no_other_shape() -> None:
     step = plan_pod_group(group(leaf("a"), leaf("b")), stored(group(leaf("a"))), ["t1", "t2"])
     assert isinstance(step, Reject)
-    assert "subGroups would change, and pods of it have not ended (t1, t2)" in step.message
+    assert (
+        "subGroups would change, but the group has pods that have not ended (t1, t2)"
+        in step.message
+    )
 
 
 def test_pods_that_ended_or_belong_elsewhere_hold_no_group() -> None:

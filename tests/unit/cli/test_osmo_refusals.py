@@ -54,9 +54,9 @@ def test_all_that_is_wrong_is_reported_at_once(
     text = WORKFLOW.replace("command: [python, train.py]", "command: python\n      args: [1]")
     (folder / "workflow.yaml").write_text(text.replace("EPOCHS: 10", "EPOCHS: [10]"))
     said = refused(capsys, *RENDER)
-    assert "workflow.groups[0].tasks[0].command: a list of strings is needed" in said
+    assert "workflow.groups[0].tasks[0].command: must be a list of strings" in said
     assert "workflow.groups[0].tasks[0].args[0]: 1 is not a string: put it in quotes" in said
-    assert "workflow.groups[0].tasks[0].environment.EPOCHS: a list is no plain value" in said
+    assert "workflow.groups[0].tasks[0].environment.EPOCHS: a list is not a plain value" in said
 
 
 def test_part_of_a_gpu_is_rejected_for_a_pod_and_fine_without_one(
@@ -64,26 +64,29 @@ def test_part_of_a_gpu_is_rejected_for_a_pod_and_fine_without_one(
 ) -> None:
     (folder / "workflow.yaml").write_text(WORKFLOW.replace("gpu: 2", "gpu: 0.5"))
     said = refused(capsys, *RENDER)
-    assert "resources.default.gpu: 0.5 is a fraction: a pod takes whole GPUs only" in said
+    assert (
+        "resources.default.gpu: 0.5 is not a whole number: a pod can request only whole GPUs"
+        in said
+    )
     assert len(rendered(capsys, "--no-pods")) == 2
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "holds 0 documents, not one workflow"),
-        ("a: 1\n---\nb: 2\n", "holds 2 documents, not one workflow"),
+        ("", "contains 0 documents, not one workflow"),
+        ("a: 1\n---\nb: 2\n", "contains 2 documents, not one workflow"),
         ("a: &x [1]\nb: *x\n", "aliases are not supported"),
-        ("name: a\nname: b\n", '"name" is there twice, again in line 2'),
+        ("name: a\nname: b\n", 'duplicate key "name" in line 2'),
         ("[" * 100_000, "nested more than 100 deep"),
         ("a: !!binary aGVsbG8=\n", "bytes is not JSON serializable"),
         ("a: 1\nNO: 2\n", '"NO" in line 2 is read as false, not as text: put it in quotes'),
         ("a: 1\n1.10: 2\n", '"1.10" in line 2 is read as 1.1, not as text: put it in quotes'),
         ("a: .nan\n", "not JSON compliant"),
-        ("a: !!python/object:os.system {}\n", "is no YAML of plain data"),
+        ("a: !!python/object:os.system {}\n", "is not plain YAML data"),
         ("a: !!bool maybe\n", "a value does not fit the tag before it"),
         ("a: \x00\n", "control characters"),
-        ("a: [\n", "is no YAML of plain data"),
+        ("a: [\n", "is not plain YAML data"),
     ],
 )
 def test_files_that_are_no_plain_data_are_rejected(
@@ -111,12 +114,12 @@ def test_files_that_cannot_be_read_or_are_too_large_are_rejected(
         (["--names", "models"], '"models" is not GROUP=NAME'),
         (["--names", "models=Upper"], '"models=Upper" is not GROUP=NAME'),
         (["--names", "other=a"], 'there is no task group "other" (groups: models)'),
-        (["--names", "models=a,models=b"], "again"),
-        (["-l", "pool=a"], "name their file with --nodes"),
-        (["--nodes", "nodes.yaml"], "--nodes changes nothing without --profile robust"),
+        (["--names", "models=a,models=b"], "repeats a group"),
+        (["-l", "pool=a"], "-l requires --nodes"),
+        (["--nodes", "nodes.yaml"], "--nodes requires --profile robust"),
         (["-n", "Team A"], 'namespace "Team A" is no name'),
-        (["--pool", "pool-of-a-cluster"], "no cluster to ask"),
-        (["--state", "x", "--context", "y", "--pool", "p"], "--context chooses in a kubeconfig"),
+        (["--pool", "pool-of-a-cluster"], "no cluster is configured"),
+        (["--state", "x", "--context", "y", "--pool", "p"], "--context selects a context"),
     ],
 )
 def test_wrong_arguments_are_rejected(
@@ -131,7 +134,7 @@ def test_two_groups_of_one_name_are_rejected(
     more = "  - name: evals\n    tasks: [{name: three}]\nresources:"
     (folder / "workflow.yaml").write_text(WORKFLOW.replace("resources:", more))
     said = refused(capsys, *RENDER, "--names", "models=train-evals")
-    assert 'names.evals: "train-evals" is the PodGroup of task group "models" too' in said
+    assert 'names.evals: "train-evals" is also the PodGroup of task group "models"' in said
 
 
 def test_names_in_files_cannot_steer_a_terminal(

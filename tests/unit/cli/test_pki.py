@@ -66,6 +66,22 @@ def test_a_second_call_changes_nothing(folder: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+def test_a_folder_of_an_older_version_gets_a_front_proxy(tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    ensure_pki(older, ("127.0.0.1",))
+    for path in older.glob("front-proxy-*"):
+        path.unlink()
+    before = {path.name: path.read_bytes() for path in older.iterdir()}
+    ensure_pki(older, ("127.0.0.1",))
+    after = {path.name: path.read_bytes() for path in older.iterdir()}
+    assert before.items() < after.items()
+    # It is no authority of users: its certificates name whom they like.
+    proxy = load(older / "front-proxy-client.crt")
+    proxy.verify_directly_issued_by(load(older / "front-proxy-ca.crt"))
+    with pytest.raises(ValueError, match="does not match"):
+        proxy.verify_directly_issued_by(load(older / "ca.crt"))
+
+
 def test_a_kubeconfig_carries_its_authority_and_never_skips_checks(
     folder: Path, tmp_path: Path
 ) -> None:

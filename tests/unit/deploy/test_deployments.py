@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
+from rackgate.runtime.connections import SHUTDOWN_TIMEOUT_S
 from rackgate.runtime.settings import BaseServiceSettings, load_settings
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_cli.controlplane import install
 from rackgate_cli.locations import deploy_dir
 from rackgate_ungater.settings import UngaterConfiguration
-from rackgate_webhook.serving.connections import SHUTDOWN_TIMEOUT_S
 from rackgate_webhook.settings import WebhookSettings
 
 DEPLOY = deploy_dir()

@@ -71,8 +71,7 @@ def test_reviews_come_from_anywhere_metrics_to_monitoring_and_nothing_else(
 ) -> None:
     ports = served(service)
     wanted = set()
-    if "reviews" in ports:
-        wanted.add(("TCP", ports["reviews"]))
+    wanted |= {("TCP", ports[name]) for name in ("reviews", "visibility") if name in ports}
     if other == MONITORING:
         wanted.add(("TCP", ports["health"]))
     labels = DEPLOYMENTS[service]["metadata"]["labels"]

@@ -7,9 +7,10 @@ import re
 
 import pytest
 
+from rackgate.api.names import VISIBILITY_GROUP
 from rackgate.api.resources import ADMISSION_CHECKS, WORKLOADS
 from rackgate_assigner.uninstall.controller import FINALIZED_RESOURCES
-from rackgate_cli.preflight.findings import KUEUE_SERVED, OLD_NAMES, OUR_KINDS
+from rackgate_cli.preflight.findings import OLD_NAMES, OUR_KINDS
 from tests.support.runbook import commands
 
 LOOP = re.compile(r"^for (?P<name>\w+) in (?P<values>[^;]+); do\n(?P<body>.*?)^done", re.M | re.S)
@@ -55,4 +56,4 @@ def test_every_kind_that_is_taken_over_from_kueue_is_written_once_and_what_it_se
     )
     assert {f"{kind}.kueue.x-k8s.io" for kind in kinds.split()} == OUR_KINDS
     text = commands("migrate-from-kueue", "no namespace of the cluster can be deleted:")
-    assert KUEUE_SERVED in text.replace("\\", "")
+    assert VISIBILITY_GROUP in text.replace("\\", "")

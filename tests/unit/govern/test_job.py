@@ -11,9 +11,11 @@ from rackgate.api import names
 from rackgate.jobframework.injection import StartConflict, StopPhase
 from rackgate.jobframework.job.batch_job import template_of
 from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
+from rackgate.jobframework.registry import JOB
 from rackgate.jobframework.templates import annotations_of, gates_of, labels_of, strip_reserved
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Toleration
+from rackgate.wire.kueue import Workload
 from tests.support.kinds import (
     inject_job,
     next_stop_action,
@@ -273,3 +275,97 @@ def test_a_guarded_patch_fails_on_another_version() -> None:
     )
     with pytest.raises(PatchError):
         apply_patch(found, operations)
+
+
+def with_fewest(text: str, count: int = 8, **spec: Any) -> dict[str, Any]:
+    found = job("train", count, spec=spec)
+    found["metadata"]["annotations"] = {names.MIN_PARALLELISM_ANNOTATION: text}
+    return found
+
+
+@pytest.mark.parametrize(("text", "fewest"), [("3", 3), ("8", None), ("x", None), ("0", None)])
+def test_the_podset_has_the_smallest_parallelism_that_allows_fewer_pods(
+    text: str, fewest: int | None
+) -> None:
+    (podset,) = podsets_of(with_fewest(text))
+    assert podset.get("minCount") == fewest
+
+
+def admitted_with(count: int, asked: dict[str, Any]) -> Workload:
+    (podset,) = podsets_of(asked)
+    whole = {
+        "metadata": {"name": "w"},
+        "spec": {"podSets": [podset]},
+        "status": {"admission": {"podSetAssignments": [{"name": "main", "count": count}]}},
+    }
+    return msgspec.json.decode(msgspec.json.encode(whole), type=Workload)
+
+
+def reduced(asked: dict[str, Any], workload: Workload) -> dict[str, Any]:
+    found: dict[str, Any] = apply_patch(asked, JOB.reduce_ops(decoded(asked), workload))
+    return found
+
+
+def decoded(found: dict[str, Any]) -> Job:
+    return JOB.decode(msgspec.json.encode(found))
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_a_job_starts_with_the_pods_that_were_admitted_and_gets_back_its_own(equal: bool) -> None:
+    asked = with_fewest("3", completions=8)
+    if equal:
+        key = names.COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION
+        asked["metadata"]["annotations"][key] = "true"
+    workload = admitted_with(5, asked)
+    running = reduced(asked, workload)
+    assert running["spec"]["parallelism"] == 5
+    assert running["spec"]["completions"] == (5 if equal else 8)
+    restored = apply_patch(running, JOB.restore_count_ops(decoded(running), workload))
+    assert restored["spec"] == asked["spec"]
+
+
+def test_completions_other_than_the_parallelism_never_change() -> None:
+    asked = with_fewest("3", completions=20)
+    asked["metadata"]["annotations"][names.COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION] = "true"
+    running = reduced(asked, admitted_with(5, asked))
+    assert running["spec"]["completions"] == 20
+
+
+def test_a_parallelism_that_the_user_changed_meanwhile_is_kept() -> None:
+    asked = with_fewest("3")
+    running = reduced(asked, workload := admitted_with(5, asked))
+    running["spec"]["parallelism"] = 4
+    assert JOB.restore_count_ops(decoded(running), workload) == []
+
+
+def test_a_job_that_was_admitted_whole_is_left_as_it_is() -> None:
+    asked = with_fewest("3")
+    workload = admitted_with(8, asked)
+    assert JOB.reduce_ops(decoded(asked), workload) == []
+    assert JOB.restore_count_ops(decoded(asked), workload) == []
+
+
+def test_more_pods_than_were_admitted_are_a_change_of_the_running_job() -> None:
+    asked = with_fewest("3")
+    running = reduced(asked, workload := admitted_with(5, asked))
+    assert JOB.find_change(podsets_of(running), workload, elastic=False) is None
+    running["spec"]["parallelism"] = 6
+    assert JOB.find_change(podsets_of(running), workload, elastic=False) == (
+        "the Job requests 6 pods, 5 were admitted"
+    )
+
+
+def test_completions_of_a_job_without_indexes_never_change() -> None:
+    asked = with_fewest("3", completions=8, completionMode="NonIndexed")
+    asked["metadata"]["annotations"][names.COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION] = "true"
+    running = reduced(asked, admitted_with(5, asked))
+    assert (running["spec"]["parallelism"], running["spec"]["completions"]) == (5, 8)
+
+
+def test_a_job_that_may_start_with_fewer_pods_reclaims_none() -> None:
+    """How many are needed depends on how many it starts with."""
+    asked = with_fewest("3", completions=8)
+    asked["status"] = {"succeeded": 5}
+    assert JOB.reclaimable_pods(decoded(asked), {"main": 8}) == {}
+    del asked["metadata"]["annotations"]
+    assert JOB.reclaimable_pods(decoded(asked), {"main": 8}) == {"main": 5}

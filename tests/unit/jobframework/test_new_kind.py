@@ -91,6 +91,7 @@ def admitted_body(job: TrainingJob, **status: Any) -> bytes:
     ]
     body["status"] = {
         "admission": {"clusterQueue": "cq", "podSetAssignments": assignments},
+        "conditions": [{"type": "Admitted", "status": "True", "reason": "Admitted"}],
         **status,
     }
     return json.dumps(body).encode()

@@ -245,7 +245,7 @@ def test_tasks_with_one_mistake_in_common_are_reported_once() -> None:
         {"name": f"t{index}", "resource": "nope"} for index in range(1000)
     ]
     (refusal,) = refused(data)
-    assert refusal.message.startswith('task "t0" and 999 more: resource "nope" is not there')
+    assert refusal.message.startswith('task "t0" and 999 more: resource "nope" does not exist')
 
 
 @pytest.mark.requirement("OSM-04")

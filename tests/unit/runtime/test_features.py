@@ -8,11 +8,16 @@ from rackgate.features import (
     ELASTIC_JOBS,
     GATES,
     PLACEMENT_GATES,
+    WORKLOAD_REV_N,
     Features,
+    FixedGateError,
     Gate,
     Stage,
     UnknownGateError,
+    without_effect,
 )
+from rackgate.kueue_gates import KUEUE_GATES
+from tests.support.kueue_names import kueue_names
 
 
 def test_defaults_come_from_the_table() -> None:
@@ -56,3 +61,36 @@ def test_gates_of_ours_that_change_placements_are_off_by_default() -> None:
 def test_the_cost_of_a_gate_is_reported_where_it_is_on() -> None:
     assert Features().costs() == {}
     assert list(Features(fewest_domains=True).costs()) == ["RackgateFewestDomains"]
+
+
+def test_every_gate_of_kueue_is_a_switch_or_has_a_fixed_value_and_none_is_both() -> None:
+    ours = {gate.name for gate in GATES}
+    assert not ours & set(KUEUE_GATES)
+    assert set(kueue_names("gates")) - ours == set(KUEUE_GATES)
+
+
+@pytest.mark.parametrize("name", sorted(KUEUE_GATES))
+def test_a_gate_of_kueue_is_accepted_only_with_the_value_that_rackgate_behaves_as(
+    name: str,
+) -> None:
+    gate = KUEUE_GATES[name]
+    for value in (True, False):
+        if not gate.replaced_by and gate.behaves in (None, value):
+            assert Features.of({name: value}) == Features()
+            continue
+        with pytest.raises(FixedGateError, match=f'feature gate "{name}" of Kueue'):
+            Features.of({name: value})
+
+
+def test_a_gate_of_kueue_under_another_name_says_that_name() -> None:
+    with pytest.raises(FixedGateError, match='is "RackgateStickyPreemptors" in Rackgate: set that'):
+        Features.of({"PrioritizePreemptorWorkloads": True})
+    assert {gate.replaced_by for gate in KUEUE_GATES.values()} - {""} <= {g.name for g in GATES}
+
+
+def test_gates_without_effect_are_named_with_what_happens_instead() -> None:
+    found = without_effect({"PartialAdmission": True, ELASTIC_JOBS: True, WORKLOAD_REV_N: True})
+    assert found == {
+        "PartialAdmission": KUEUE_GATES["PartialAdmission"].note,
+        WORKLOAD_REV_N: "Only the rackgate command reads it.",
+    }

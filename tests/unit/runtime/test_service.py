@@ -76,6 +76,16 @@ def test_a_gate_with_a_price_is_reported_at_the_start_where_it_is_on(
     assert "feature_gate_on" not in capsys.readouterr().err
 
 
+def test_a_gate_of_kueue_without_effect_is_reported_at_the_start(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("--set", "featureGates.PartialAdmission=true") == 0
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    (told,) = [line for line in said if line["event"] == "feature_gate_without_effect"]
+    assert told["gate"] == "PartialAdmission"
+    assert "job-min-parallelism" in told["note"]
+
+
 @pytest.mark.requirement("OPS-12")
 def test_a_replica_can_be_given_a_clock_that_is_ahead() -> None:
     assert run("--set", "ending=late", "--set", "clockOffset=1800") == 0

@@ -85,6 +85,13 @@ def test_timestamps_are_read_in_every_form(text: str) -> None:
     assert parse_rfc3339(text) == datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
 
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00"])
+def test_a_timestamp_outside_of_the_calendar_is_rejected(text: str) -> None:
+    """The API server accepts it in an object."""
+    with pytest.raises(ValueError, match="out of range"):
+        parse_rfc3339(text)
+
+
 def test_a_timestamp_without_an_offset_is_rejected() -> None:
     with pytest.raises(ValueError, match="no offset"):
         parse_rfc3339("2026-03-04T05:06:07")

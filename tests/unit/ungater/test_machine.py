@@ -18,6 +18,7 @@ from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload
 from rackgate_ungater.state_machine.records import Timeouts
 from rackgate_ungater.state_machine.state_machine import StateMachine
 from rackgate_ungater.state_machine.ungating_plan import Ungate
+from tests.support.ungater_invariants import check_invariants
 from tests.unit.ungater.builders import R1, R2, R3, PodBuilder, pod, podset, where, workload
 
 KEY = WorkloadKey("team/train")
@@ -37,13 +38,13 @@ def act(machine: StateMachine, now: float = 0.0) -> list[Ungate]:
     """Propose and commit, as the reconciler does."""
     ungates = machine.propose(KEY, now).ungates
     machine.expect_ungates(ungates, now)
-    machine.check_invariants()
+    check_invariants(machine)
     return ungates
 
 
 def fail(machine: StateMachine, row: GatedPod, failure: Failure, now: float = 0.0) -> None:
     machine.handle(UngateFailed(row.uid, row.resource_version, failure, now))
-    machine.check_invariants()
+    check_invariants(machine)
 
 
 @pytest.mark.requirement("UNG-05", "UNG-07")
@@ -244,7 +245,7 @@ def test_events_that_are_reported_again_add_no_pod_back() -> None:
         machine.handle(PodSeen(builder.build()))
     for builder in (pod(0).at(2), ungated.at(3)):
         machine.handle(PodSeen(builder.build()))
-    machine.check_invariants()
+    check_invariants(machine)
     assert machine.pods == {}, "else an ended pod would hold its place for ever"
 
 
@@ -272,7 +273,7 @@ def test_a_deletion_is_overdue_by_how_long_it_was_watched_whatever_the_time_of_d
     assert act(machine, over - 1) == []
     assert where(act(machine, over)) == {"pod-0": R1}
     machine.handle(PodGone(stuck.build().uid))
-    machine.check_invariants()
+    check_invariants(machine)
 
 
 @pytest.mark.requirement("UNG-10")

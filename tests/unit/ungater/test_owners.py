@@ -19,6 +19,7 @@ from rackgate_ungater.state_machine.events import (
 )
 from rackgate_ungater.state_machine.gated_objects import GatedPodSet, WorkloadKey, decode_workload
 from rackgate_ungater.state_machine.state_machine import StateMachine
+from tests.support.ungater_invariants import check_invariants
 from tests.unit.ungater.builders import (
     INDEX,
     OWNER,
@@ -52,7 +53,7 @@ def machine_with(given: GatedPodSet, *pods: PodBuilder, jobs: tuple[str, ...] = 
 
 
 def released(machine: StateMachine) -> dict[str, Any]:
-    machine.check_invariants()
+    check_invariants(machine)
     return where(machine.propose(KEY, 0.0).ungates)
 
 
@@ -196,7 +197,7 @@ def test_nothing_is_kept_of_child_jobs_that_are_gone() -> None:
     machine.handle(JobGone("job-0-0"))
     machine.handle(PodGone(child(0).build().uid))
     machine.handle(WorkloadGone(KEY, "workload-uid"))
-    machine.check_invariants()
+    check_invariants(machine)
     assert len(machine.owners) == 0
     assert machine.workload_states == {}
 

@@ -267,3 +267,32 @@ def test_pods_that_are_done_are_reported_by_podset() -> None:
     document["status"]["reclaimablePods"] = [{"name": name, "count": 2}, {"name": "x", "count": 1}]
     first, *others = decode_workload(msgspec.json.encode(document)).podsets
     assert (first.reclaimable, [other.reclaimable for other in others]) == (2, [0] * len(others))
+
+
+@pytest.mark.requirement("UNG-10")
+@pytest.mark.parametrize(
+    ("admitted", "done", "since"),
+    [
+        (4, 1, 1),
+        # Preempted after one had succeeded, and admitted again with those that remain.
+        (3, 1, 0),
+        (3, 3, 2),
+        (1, 3, 0),
+        (4, 9, 4),
+        (None, 1, 1),
+    ],
+)
+def test_pods_that_were_done_before_the_admission_reduce_it_no_more(
+    admitted: int | None, done: int, since: int
+) -> None:
+    document = workload_json()
+    (requested, *_), (given, *_) = (
+        document["spec"]["podSets"],
+        document["status"]["admission"]["podSetAssignments"],
+    )
+    requested["count"], given["count"] = 4, admitted
+    if admitted is None:
+        del given["count"]
+    document["status"]["reclaimablePods"] = [{"name": given["name"], "count": done}]
+    found = decode_workload(msgspec.json.encode(document)).podsets[0]
+    assert (found.count, found.reclaimable) == (4 if admitted is None else admitted, since)

@@ -22,6 +22,7 @@ from rackgate_ungater.state_machine.gated_objects import (
     WorkloadKey,
 )
 from rackgate_ungater.state_machine.state_machine import StateMachine
+from tests.support.ungater_invariants import check_invariants
 from tests.unit.ungater.builders import (
     INDEX,
     LEVELS,
@@ -56,7 +57,7 @@ def act(machine: StateMachine) -> list[str]:
     """Propose and commit, and let the watch show what was written; names of the released."""
     ungates = machine.propose(KEY, 0.0).ungates
     machine.expect_ungates(ungates, 0.0)
-    machine.check_invariants()
+    check_invariants(machine)
     for ungate in ungates:
         selector = dict(zip(ungate.levels, ungate.domain, strict=True))
         version = ungate.pod.version + 1
@@ -68,13 +69,13 @@ def act(machine: StateMachine) -> list[str]:
             resource_version=str(version),
         )
         machine.handle(PodSeen(row))
-    machine.check_invariants()
+    check_invariants(machine)
     return [ungate.pod.name for ungate in ungates]
 
 
 def gone(machine: StateMachine, row: GatedWorkload) -> None:
     machine.handle(WorkloadGone(row.key, row.uid))
-    machine.check_invariants()
+    check_invariants(machine)
 
 
 @pytest.mark.requirement("SLC-14")

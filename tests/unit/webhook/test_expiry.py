@@ -7,14 +7,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rackgate_webhook.certificates.certificates import (
+from rackgate.certificates.certificates import (
     IssuedPair,
     ServingPair,
     issue,
     read_bundle,
     read_serving_pair,
 )
-from rackgate_webhook.certificates.rotation import (
+from rackgate.certificates.registrations import bundle_patch, trusted_authorities
+from rackgate.certificates.rotation import (
     MAX_AUTHORITIES,
     RotationRules,
     RotationStep,
@@ -29,7 +30,6 @@ from rackgate_webhook.certificates.rotation import (
     with_issued_pair,
     with_next_pair,
 )
-from rackgate_webhook.certificates.webhook_configurations import bundle_patch, trusted_authorities
 
 pytestmark = pytest.mark.requirement("HOOK-13")
 
@@ -105,7 +105,7 @@ def test_names_of_the_past_go_with_an_ordinary_renewal() -> None:
 
 
 def made(at: datetime = NOW, names: frozenset[str] = NAMES) -> IssuedPair:
-    return issue(names, validity=365 * DAY, now=at)
+    return issue(names, validity=365 * DAY, now=at, owner="rackgate-webhook")
 
 
 def test_a_pair_is_signed_by_its_own_authority_and_by_no_other() -> None:
@@ -129,7 +129,7 @@ def test_broken_pem_is_no_pair(broken: bytes) -> None:
 
 def test_a_certificate_needs_a_name() -> None:
     with pytest.raises(ValueError, match="at least one DNS name or IP address"):
-        issue([], validity=DAY, now=NOW)
+        issue([], validity=DAY, now=NOW, owner="rackgate-webhook")
 
 
 @pytest.mark.field_note("W5")

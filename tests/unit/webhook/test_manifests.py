@@ -66,7 +66,14 @@ def test_the_kinds_that_need_it_are_registered() -> None:
     assert ("mutate", "pods", "CREATE") in called
     for resource in JOBS:
         assert {("mutate", resource, op) for op in ("CREATE", "UPDATE")} <= called
-    for resource in (*JOBS, "workloads", "topologies", "resourceflavors", "clusterqueues"):
+    for resource in (
+        *JOBS,
+        "workloads",
+        "topologies",
+        "resourceflavors",
+        "clusterqueues",
+        "cohorts",
+    ):
         assert {("validate", resource, op) for op in ("CREATE", "UPDATE")} <= called
 
 
@@ -180,12 +187,14 @@ def test_no_webhook_is_called_for_the_replicas_of_a_cluster_that_scales_itself()
 
 
 def test_a_hint_rejects_nothing_and_hinders_nothing() -> None:
-    policy, binding = documents("hints.yaml")
-    assert policy["spec"]["failurePolicy"] == "Ignore"
-    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
-    assert binding["spec"]["validationActions"] == ["Warn"]
-    (excluded,) = policy["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
-    assert set(excluded["values"]) == SYSTEM
+    found = documents("hints.yaml")
+    assert len(found) == 4
+    for policy, binding in zip(found[::2], found[1::2], strict=True):
+        assert policy["spec"]["failurePolicy"] == "Ignore"
+        assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+        assert binding["spec"]["validationActions"] == ["Warn"]
+        (excluded,) = policy["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+        assert set(excluded["values"]) == SYSTEM
 
 
 def test_every_manifest_of_the_folder_is_deployed() -> None:

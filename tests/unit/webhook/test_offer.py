@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rackgate_webhook.certificates.certificates import issue, read_bundle
-from rackgate_webhook.certificates.provided import (
+from rackgate.certificates.certificates import issue, read_bundle
+from rackgate.certificates.provided import (
     MAX_OTHERS,
     ProvidedPair,
     TrustState,
@@ -15,7 +15,7 @@ from rackgate_webhook.certificates.provided import (
     merge_bundle,
     read_provided_pair,
 )
-from rackgate_webhook.certificates.tls import trust_failure
+from rackgate.certificates.tls import trust_failure
 
 pytestmark = pytest.mark.requirement("HOOK-13")
 
@@ -48,7 +48,10 @@ def test_where_no_one_calls_or_no_one_trusts_the_old_pair_nothing_is_waited_for(
 
 
 def bundles(count: int, life: timedelta = DAY) -> list[bytes]:
-    return [issue(["x"], validity=life, now=NOW).authority for _ in range(count)]
+    return [
+        issue(["x"], validity=life, now=NOW, owner="rackgate-webhook").authority
+        for _ in range(count)
+    ]
 
 
 def test_old_authorities_stay_beside_the_offered_one_while_they_are_kept() -> None:
@@ -79,14 +82,18 @@ def test_few_old_authorities_are_kept_however_many_there_were() -> None:
     ],
 )
 def test_names_are_matched_as_callers_do(name: str, problem: str) -> None:
-    pair = issue(["a.example", "*.wild.example", "10.0.0.1"], validity=DAY, now=NOW)
+    pair = issue(
+        ["a.example", "*.wild.example", "10.0.0.1"], validity=DAY, now=NOW, owner="rackgate-webhook"
+    )
     found = read_provided_pair({"tls.crt": pair.certificate, "tls.key": pair.key}, [name], NOW)
     assert found.problem.startswith(problem)
     assert bool(found.problem) == bool(problem)
 
 
 def test_mistrust_is_reported_as_tls_tells_it() -> None:
-    pair, other = (issue(["a.example"], validity=DAY, now=NOW) for _ in range(2))
+    pair, other = (
+        issue(["a.example"], validity=DAY, now=NOW, owner="rackgate-webhook") for _ in range(2)
+    )
     ask = (pair.certificate, pair.key)
     assert trust_failure(*ask, "a.example", pair.authority) == ""
     assert trust_failure(*ask, "a.example", other.authority + pair.authority) == ""

@@ -71,6 +71,30 @@ def test_a_slice_size_that_does_not_divide_the_pods_is_rejected() -> None:
     assert "slices of 3 pods do not divide the podset's 4 pods" in error
 
 
+@pytest.mark.parametrize("text", ["0", "-1", "5", "two", "", "1.5", "9" * 40])
+def test_a_smallest_parallelism_that_is_no_number_of_pods_is_rejected(text: str) -> None:
+    found = governed(job("train", 4))
+    found["metadata"]["annotations"] = {names.MIN_PARALLELISM_ANNOTATION: text}
+    (error,) = refusals(JOB, found)
+    assert error.startswith(f"metadata.annotations[{names.MIN_PARALLELISM_ANNOTATION}]: ")
+    assert "is not a number of pods from 1 to 4" in error
+
+
+def test_a_smallest_parallelism_is_accepted_also_once_the_job_was_started_with_it() -> None:
+    found = governed(job("train", 4))
+    found["metadata"]["annotations"] = {names.MIN_PARALLELISM_ANNOTATION: "2"}
+    assert refusals(JOB, found) == []
+    assert refusals(JOB, edited(found, suspend=False, parallelism=2), found) == []
+
+
+def test_a_job_that_is_resized_has_no_smallest_parallelism() -> None:
+    marks = {names.MIN_PARALLELISM_ANNOTATION: "2", names.ELASTIC_ANNOTATION: "true"}
+    found = governed(job("train", 4, indexed=True))
+    found["metadata"]["annotations"] = marks
+    (error,) = refusals(JOB, found)
+    assert "an elastic Job is resized instead of started with 2 pods" in error
+
+
 @pytest.mark.requirement("HOOK-09")
 @pytest.mark.parametrize("asked", [{}, {"required": RACK}])
 def test_a_template_that_names_a_node_is_rejected_but_where_it_is_stored_already(
@@ -375,3 +399,44 @@ def test_the_count_of_a_resized_job_may_follow_what_was_admitted() -> None:
     stored["status"]["admission"] = granted
     assert refusals(WORKLOAD, workload(6, reserved=True), stored) == []
     assert "more than the 6 pods" in refusals(WORKLOAD, workload(7, reserved=True), stored)[0]
+
+
+LIMIT = names.MAX_EXECUTION_TIME_LABEL
+
+
+def limited(found: Object, value: str | None) -> Object:
+    result = copy.deepcopy(found)
+    result["metadata"]["labels"].pop(LIMIT, None)
+    if value is not None:
+        result["metadata"]["labels"][LIMIT] = value
+    return result
+
+
+@pytest.mark.parametrize("value", ["0", "-5", "1h", "", "1.5", "2147483648"])
+def test_a_maximum_execution_time_is_a_positive_number_of_seconds(value: str) -> None:
+    found = governed(job("train", 2))
+    (error,) = refusals(JOB, limited(found, value))
+    path = f'metadata.labels[{LIMIT}]: "{value}" is not a whole number of seconds'
+    assert error.startswith(path)
+    assert refusals(JOB, limited(found, value), found) == [error]
+    # One that is stored already blocks no other change.
+    assert refusals(JOB, edited(limited(found, value), suspend=True), limited(found, value)) == []
+
+
+def test_the_maximum_execution_time_changes_only_while_the_job_is_suspended() -> None:
+    suspended = governed(job("train", 2))
+    for before, after in ((None, "60"), ("60", "3600"), ("60", None)):
+        found, stored = limited(suspended, after), limited(suspended, before)
+        assert refusals(JOB, found, stored) == []
+        running = edited(stored, suspend=False)
+        (error,) = refusals(JOB, edited(found, suspend=False), running)
+        assert error.startswith(f"metadata.labels[{LIMIT}]: the maximum execution time of a job")
+        assert "suspend the job first" in error
+        assert len(refusals(JOB, edited(found, suspend=False), stored)) == 1
+        assert len(refusals(JOB, found, running)) == 1
+
+
+def test_a_job_that_is_not_managed_may_have_any_maximum() -> None:
+    found = job("train", 2, queue=None)
+    found["metadata"].setdefault("labels", {})[LIMIT] = "soon"
+    assert refusals(JOB, found) == []

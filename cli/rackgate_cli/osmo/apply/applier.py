@@ -26,6 +26,7 @@ from rackgate.kube.errors import (
     TransportError,
 )
 from rackgate_cli.errors import CommandError
+from rackgate_cli.lists import list_objects
 from rackgate_cli.osmo.apply.plan import (
     Action,
     Create,
@@ -200,7 +201,7 @@ class Applier:
                 pass
             except ConflictError as error:
                 raise CommandError(
-                    f'Pod "{name}" was replaced by somebody else meanwhile: apply again'
+                    f'Pod "{name}" was replaced in the meantime: run the command again'
                 ) from error
             self._deleted.add(name)
             self._outcome.results.append(Result("Pod", self._namespace, name, "deleted"))
@@ -226,8 +227,8 @@ class Applier:
             return  # it is read again before it is written
         except KubeError as error:
             raise CommandError(
-                f'nothing is written:\n  what is to replace PodGroup "{name}" and its pods is '
-                f"rejected: {error.message or error}"
+                f'nothing is written:\n  the new PodGroup "{name}" and its pods are rejected: '
+                f"{error.message or error}"
             ) from error
 
     async def _wait_until_gone(self, pods: Sequence[Object]) -> None:
@@ -241,8 +242,8 @@ class Applier:
             if loop.time() >= deadline:
                 names = sorted(pod["metadata"]["name"] for pod in left)
                 raise CommandError(
-                    f"pods {some_of(names, _NAMED)} are deleted but do not end (a node that does "
-                    "not answer, or a finalizer): apply again when they are gone"
+                    f"pods {some_of(names, _NAMED)} are being deleted but do not end (a node that "
+                    "does not respond, or a finalizer): run the command again when they are gone"
                 )
             await asyncio.sleep(_POLL_S)
 
@@ -272,7 +273,7 @@ class Applier:
                 self._done(replace(result, result=word or "unchanged", note=note))
                 return
             if isinstance(step, Reject):
-                raise CommandError(f"{result.label} stays as it is: {step.message}")
+                raise CommandError(f"{result.label} was not changed: {step.message}")
             if isinstance(step, WaitForDeletion):
                 await self._wait_deleted(kind, name, result)
                 continue
@@ -341,7 +342,7 @@ class Applier:
 
     async def _pods(self) -> list[Object]:
         """Pods of the namespace; in a dry run without those that would be deleted by now."""
-        found = await list_objects(self._client, kinds.PODS.path(self._namespace))
+        found = await list_objects(self._client, kinds.PODS, namespace=self._namespace)
         gone = self._deleted if self._dry_run else ()
         return [pod for pod in found if pod["metadata"]["name"] not in gone]
 
@@ -363,7 +364,9 @@ class Applier:
                 return
             if loop.time() >= deadline:
                 waiting = ", ".join(found["metadata"].get("finalizers") or ()) or "its deletion"
-                raise CommandError(f"{result.label} is being deleted, held by {waiting}: try again")
+                raise CommandError(
+                    f"{result.label} is being deleted, and waits for {waiting}: try again later"
+                )
             await asyncio.sleep(_POLL_S)
 
     # -- what a workflow has ---------------------------------------------------------------
@@ -384,18 +387,18 @@ class Applier:
     async def _warn_of_missing_levels(self, topology: Object, ours: Sequence[Object]) -> None:
         own = {f"{self._namespace}/{group['metadata']['name']}" for group in ours}
         try:
-            groups = await list_objects(self._client, kinds.KAI_POD_GROUPS.path())
+            groups = await list_objects(self._client, kinds.KAI_POD_GROUPS)
         except ForbiddenError:
             self._outcome.warnings.append(
-                "PodGroups of other namespaces may not be listed: whether one uses a level that "
-                "goes away is not known"
+                "PodGroups of other namespaces cannot be listed, so it is not known whether they "
+                "use a level that is removed"
             )
             return
         left = [name for name in with_missing_level(topology, groups) if name not in own]
         if left:
             self._outcome.warnings.append(
-                f"PodGroups {some_of(left, _NAMED)} use a level that goes away: what runs "
-                "of them stays, what does not will not be scheduled"
+                f"PodGroups {some_of(left, _NAMED)} use a level that is removed: their "
+                "running pods stay, but their pending pods are no longer scheduled"
             )
 
     async def _group(self, wanted: Object) -> None:
@@ -424,8 +427,8 @@ class Applier:
             stored = await self._read(kinds.KAI_POD_GROUPS, name)
             if stored is None or is_changed(group, stored):
                 raise CommandError(
-                    f'PodGroup "{name}" was changed or deleted by somebody else while its pods '
-                    "were made, which may keep them from running: look at it, then apply again"
+                    f'PodGroup "{name}" was changed or deleted while its pods were created, so '
+                    "they may not run: check it, then run the command again"
                 )
 
     async def _run_all(self, steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
@@ -445,11 +448,6 @@ class Applier:
         await asyncio.gather(*(one(step) for step in steps))
         if failed:
             raise failed[0]
-
-
-async def list_objects(client: Client, path: str) -> list[Object]:
-    """All objects of a list."""
-    return [item async for page in client.list_pages(path) for item in json.loads(page)["items"]]
 
 
 def _word(step: Action, before: str) -> str:

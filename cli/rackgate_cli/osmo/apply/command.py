@@ -4,56 +4,49 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rackgate_cli.osmo.arguments import (
-    add_cluster,
     add_kai,
     add_objects,
     add_tolerations,
     add_workflow,
     new_verb,
 )
+from rackgate_cli.verbs import add_target
 
 if TYPE_CHECKING:
-    # What add_verbs gets; argparse has no public name for it.
-    from argparse import _SubParsersAction
-
     from rackgate_cli.osmo.apply.applier import Outcome
     from rackgate_cli.osmo.inputs import Objects
     from rackgate_cli.target import ClusterTarget
-
-_DESCRIPTION: Final = (
-    "Creates what is not there and changes what differs. KAI's Topology cannot be changed: for "
-    "other keys it is deleted and created again, which pods that run do not notice. A PodGroup "
-    "takes no other shape while it has pods that have not ended, and a pod is never changed: both "
-    "are rejected before anything is written, unless --replace allows to delete and recreate the "
-    "pods of such a task group."
-)
-_EPILOG: Final = """examples:
-  rackgate osmo apply -f workflow.yaml --pool my-pool -n team-a
-  rackgate osmo apply -f workflow.yaml --pool pool.yaml --dry-run
-  rackgate osmo apply -f workflow.yaml --pool my-pool --replace --dry-run   # what it would delete
-  rackgate osmo apply -f workflow.yaml --pool pool.yaml --state ./mine   # on a playground
-
-exit codes:
-  0  all objects are up to date
-  1  the cluster rejected a write; completed writes are printed, and the next run continues
-  2  the command line, the pool or the workflow is invalid; nothing is written"""
+    from rackgate_cli.verbs import Subparsers
 
 
-def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_verbs(subparsers: Subparsers) -> None:
     """Add the verb `apply`."""
     parser = new_verb(
         subparsers,
         "apply",
         run,
         summary="create or update a workflow's Topology, PodGroups and pods on a cluster",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
+        description="Creates missing objects and changes those that differ. KAI's Topology is "
+        "immutable: if its levels differ, it is deleted and created again, which does not affect "
+        "running pods. A PodGroup does not change while it has pods that have not ended, and a pod "
+        "never changes: such a change is rejected before anything is written, unless --replace "
+        "allows deleting and recreating the pods of the task group.",
+        examples=(
+            "rackgate osmo apply -f workflow.yaml --pool my-pool -n team-a",
+            "rackgate osmo apply -f workflow.yaml --pool pool.yaml --dry-run",
+            "rackgate osmo apply -f workflow.yaml --pool my-pool --replace --dry-run",
+            "rackgate osmo apply -f workflow.yaml --pool my-pool --state ./mine  # on a playground",
+        ),
+        exit_codes={
+            0: "all objects are up to date",
+            1: "the cluster rejected a write; completed writes are printed; run it again to "
+            "continue",
+            2: "the command line, the pool or the workflow is invalid; nothing is written",
+        },
     )
     add_workflow(parser)
     parser.add_argument("-n", "--namespace", help="default: that of the kubeconfig's context")
@@ -63,15 +56,15 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="let the API server judge every object, and write nothing",
+        help="send every write as a server-side dry run",
     )
     parser.add_argument(
         "--replace",
         action="store_true",
         help="delete all pods of each task group that changed, wait until they are gone, and "
-        "create the group again; groups that did not change keep running",
+        "create the group again; other groups keep running",
     )
-    add_cluster(parser)
+    add_target(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -79,10 +72,11 @@ def run(arguments: argparse.Namespace) -> int:
     from rackgate.kube.errors import KubeError
     from rackgate_cli.errors import CommandError
     from rackgate_cli.osmo.apply.applier import Outcome
-    from rackgate_cli.osmo.inputs import objects_of, target_of
+    from rackgate_cli.osmo.inputs import objects_of
     from rackgate_cli.osmo.render import print_left_out
+    from rackgate_cli.target import target_of
 
-    cluster_target = target_of(arguments)
+    cluster_target = target_of(arguments, "osmo")
     found = objects_of(arguments, cluster_target.namespace)
     print_left_out(found)
     outcome = Outcome()
@@ -136,18 +130,17 @@ async def _apply(
 
 
 def _print(arguments: argparse.Namespace, outcome: Outcome, *, complete: bool) -> None:
+    from rackgate_cli.tables import Block, Grid, Line, show, show_json
+
     if arguments.json:
-        # Escaped, so that names from a cluster cannot control the terminal.
         document = {
             "complete": complete,
             "dryRun": arguments.dry_run,
             "objects": [asdict(result) for result in outcome.results],
             "warnings": outcome.warnings,
         }
-        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        show_json(document)
         return
-    from rackgate_cli.tables import Block, Grid, Line, show
-
     blocks: list[Block] = []
     if outcome.results:
         rows = [

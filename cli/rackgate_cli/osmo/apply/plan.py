@@ -79,9 +79,7 @@ def plan_topology(wanted: Object, stored: Object | None) -> Action:
     if levels == labels_of(wanted):
         return Unchanged()
     before = ", ".join(levels) or "none"
-    return Replace(
-        preconditions_of(stored), f"levels were {before}; pods that run keep their places"
-    )
+    return Replace(preconditions_of(stored), f"levels were {before}; running pods are not affected")
 
 
 def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -> Action:
@@ -104,9 +102,9 @@ def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -
         return Unchanged()
     if changed and live:
         return Reject(
-            f"{', '.join(changed)} would change, and pods of it have not ended ({some_of(live)}): "
-            "KAI would ignore or evict pods of another shape; use --replace to delete them and "
-            "start the group again, or give it another name with --names"
+            f"{', '.join(changed)} would change, but the group has pods that have not ended "
+            f"({some_of(live)}): KAI would ignore or evict them; use --replace to delete them and "
+            "create the group again, or give it another name with --names"
         )
     metadata = {**preconditions_of(stored), "labels": labels}
     patch: Object = {
@@ -170,7 +168,7 @@ def plan_pod(wanted: Object, stored: Object | None) -> Action:
         return Unchanged()
     return Reject(
         "another pod has this name: delete it first, use --replace to delete the pods of its group "
-        "and start it again, or give the workflow another name"
+        "and create it again, or give the workflow another name"
     )
 
 
@@ -202,9 +200,9 @@ def plan_pod_deletion(
     foreign = [pod["metadata"]["name"] for pod in to_delete if not _applied(pod, group)]
     if foreign:
         return Reject(
-            "--replace deletes only pods that were made by rackgate osmo apply for this group, and "
-            f"{some_of(foreign)} {'is' if len(foreign) == 1 else 'are'} of another origin: delete "
-            "what is not needed, or give the workflow another name"
+            "--replace deletes only pods that rackgate osmo apply created for this group. "
+            f"{some_of(foreign)} {'was' if len(foreign) == 1 else 'were'} not: delete what is "
+            "not needed, or give the workflow another name"
         )
     return PodDeletion(tuple(to_delete))
 

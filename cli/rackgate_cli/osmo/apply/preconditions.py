@@ -11,6 +11,7 @@ from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate_cli.errors import CommandError
+from rackgate_cli.lists import list_objects
 from rackgate_cli.osmo.apply.plan import Object
 from rackgate_cli.osmo.inputs import find_pool
 from rackgate_cli.tables import clean
@@ -48,13 +49,13 @@ async def check_served(client: Client, kind: Resource) -> None:
     served = ", ".join(version["version"] for version in group.get("versions", ()))
     instead = f" (of {kind.group} it serves {clean(served)})" if served else ""
     remedy = (
-        f'install the KAI scheduler, which has the CustomResourceDefinition "{kind.full_name}" '
+        f'install the KAI scheduler with the CustomResourceDefinition "{kind.full_name}" '
         '(on a playground: "rackgate up --with kai-crds")'
     )
     if kind is OLD_TOPOLOGIES:
         remedy = (
-            "KAI 0.10 reads this version, and an old release of Kueue contains it; for KAI 0.12 or "
-            "newer use --kai"
+            "only KAI 0.10 uses this version, which is part of an old release of Kueue; for a "
+            "newer KAI set --kai"
         )
     raise CommandError(
         f"the cluster does not serve {kind.full_name} in version {kind.version}{instead}: {remedy}"
@@ -87,17 +88,17 @@ async def has_pool(client: Client, pool: Pool) -> bool:
 async def nodes_outside_pool_warning(client: Client, pool: Pool) -> str | None:
     """A warning if pods of a pool may run on nodes outside the pool."""
     try:
-        pages = [json.loads(page) async for page in client.list_pages(kinds.OSMO_POOLS.path())]
+        pools = await list_objects(client, kinds.OSMO_POOLS)
     except (ForbiddenError, NotFoundError):
         return None
-    saved = {item["metadata"]["name"]: item for page in pages for item in page["items"]}
+    saved = {item["metadata"]["name"]: item for item in pools}
     same = saved.pop(pool.name, None)
     if same is not None:
         selector = (same.get("spec") or {}).get("node_selector") or {}
         if selector != pool.node_selector:
             return (
                 f'pool "{pool.name}" of the cluster has another node_selector '
-                f"({json.dumps(selector)}): its pods may run elsewhere than these"
+                f"({json.dumps(selector)}): its pods may run on other nodes"
             )
     if pool.node_selector or not saved:
         return None
@@ -123,8 +124,8 @@ async def missing_queue(client: Client, pool: Pool) -> str | None:
         await client.get(kinds.KAI_QUEUES.path(None, pool.osmo_name))
     except NotFoundError:
         return (
-            f'there is no queue "{pool.osmo_name}": KAI schedules nothing of this pool before '
-            "somebody makes it"
+            f'queue "{pool.osmo_name}" does not exist: KAI schedules no pod of this pool until it '
+            "does"
         )
     except ForbiddenError:
         pass

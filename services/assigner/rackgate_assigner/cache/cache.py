@@ -2,7 +2,6 @@
 
 Every event updates what is derived from it at once or marks it stale: usage per Workload and per
 queue, coverage of bound pods, usage beyond admission, and the topology trees. `snapshot` copies
-queue, coverage of bound pods, usage beyond admission, and the topology trees. `snapshot` copies
 what one scheduling cycle needs. Decisions, explanations and status writes take the cache as an
 argument and are in other modules.
 
@@ -12,25 +11,29 @@ with a rebuild from scratch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rackgate.features import DEFAULTS, Features
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
 from rackgate_assigner.assumed_writes import AssumedStatus
+from rackgate_assigner.cache.changes import Changes
 from rackgate_assigner.cache.flavor_topologies import FlavorTopologies, Trees
 from rackgate_assigner.cache.hosts import Hosts
 from rackgate_assigner.cache.indexes import discard
-from rackgate_assigner.cache.live_pods import (
-    ExcessUsageTracker,
-    LivePodCount,
-    LivePods,
-)
 from rackgate_assigner.cache.objects import Objects
-from rackgate_assigner.cache.pod_defaults import without_pod_defaults
-from rackgate_assigner.cache.pods import BoundPods
-from rackgate_assigner.cache.snapshot import AdmittedWorkload, Snapshot
+from rackgate_assigner.cache.pods.bound_pods import BoundPods
+from rackgate_assigner.cache.pods.ending_pods import ending_workloads
+from rackgate_assigner.cache.pods.live_pods import ExcessUsageTracker, LivePodCount, LivePods
+from rackgate_assigner.cache.pods.pod_defaults import without_pod_defaults
+from rackgate_assigner.cache.quota_usage import (
+    QuotaUsage,
+    running_workload,
+    shared_quota_tree,
+)
+from rackgate_assigner.cache.snapshot import Snapshot
+from rackgate_assigner.cache.stored_usage import stored_usage
 from rackgate_assigner.cache.usage import (
     ExcessUsage,
     Totals,
@@ -39,11 +42,19 @@ from rackgate_assigner.cache.usage import (
     usage_without_done_pods,
     workload_usage,
 )
-from rackgate_assigner.quota.queues import DRAIN, NEVER, FlavorResource
+from rackgate_assigner.quota.active import cluster_queue_activity
+from rackgate_assigner.quota.admission_fair_sharing import (
+    AdmissionFairSharing,
+    LocalQueueUsage,
+    UsageHistory,
+    amounts_of,
+)
+from rackgate_assigner.quota.queues import DRAIN, FlavorResource
+from rackgate_assigner.quota.running import RunningWorkload
+from rackgate_assigner.quota.tree import QuotaTree
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.workload.decisions import Assignment
 from rackgate_assigner.workload.info import (
-    Charge,
     PodInfo,
     PodShape,
     WorkloadInfo,
@@ -62,13 +73,14 @@ from rackgate_assigner.workload_slices.families import (
 class Cache(Objects):
     """The state of the cluster that admission needs; mutable, for one thread.
 
-    Usage is always derived from Workloads and bound pods, never from the life of a node, flavor
     Usage is always derived from Workloads and bound pods, never from the existence of a node,
-    flavor
+    flavor or queue, which may be deleted and created again.
 
     Attributes:
         epoch: increases with every change that could make a pending Workload fit or not fit.
             Heartbeats, pods on their assigned nodes, and condition writes do not increase it.
+        changes: what of that a plan has to look at; use `take_changes`. Releases are recorded
+            where usage is subtracted, some of it not before `take_changes`.
         workloads: by key.
         assumed: assignments whose status writes the watch has not shown yet, by key.
         usages: quota and capacity of each Workload, by key; also of Workloads without any.
@@ -79,18 +91,34 @@ class Cache(Objects):
         on_hosts_changed: called with the hosts whose node or its health changed.
         on_excess_usage_changed: called with what was charged beyond admission before a change, and
             with what is charged after it.
+        usage_history: of LocalQueues; None: admission fair sharing is off. Not derived: it is what
+            their status shows, until this replica acts (`queues.usage_controller`).
     """
 
-    def __init__(self, features: Features = DEFAULTS, excluded: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        features: Features = DEFAULTS,
+        excluded: Sequence[str] = (),
+        *,
+        block_admission: bool = False,
+        requeue_by_creation: bool = False,
+        admission_fair_sharing: AdmissionFairSharing | None = None,
+    ) -> None:
         """Start empty.
 
         Args:
             features: feature gates.
             excluded: prefixes of resources that count neither for quota nor for capacity (C16).
+            block_admission: admit nothing while pods of an admitted Workload are not ready.
+            requeue_by_creation: see `workload_info`.
+            admission_fair_sharing: how usage over time orders LocalQueues; None: it does not.
         """
         super().__init__()
+        self._block_admission, self._requeue_by_creation = block_admission, requeue_by_creation
         self.features = features
         self.excluded = tuple(excluded)
+        rules = admission_fair_sharing
+        self.usage_history = None if rules is None else UsageHistory(rules)
         self.workloads: dict[str, WorkloadInfo] = {}
         self.assumed: dict[str, AssumedStatus[Assignment]] = {}
         self.on_pods_changed: Callable[[str], None] = lambda _job_uid: None
@@ -116,15 +144,53 @@ class Cache(Objects):
             live_pods=self.live_pods,
             totals=self._totals,
             charge_released=held,
-            on_change=lambda excess: self.on_excess_usage_changed(excess),  # noqa: PLW0108 - set later
+            on_change=self._on_excess_changed,
         )
         # Pods that lost their controller, by the Workload that they name.
         self._pods_without_owner: dict[str, set[str]] = {}
         self.hosts = Hosts(self.nodes.values())
-        self.trees = Trees(self.nodes, self.flavors, self.pods.charged, self._charges, self.hosts)
+        self.trees = Trees(self.nodes, self.flavors, self.pods.charged, self.usages, self.hosts)
+        self._quota_usage = QuotaUsage()
         self._pending: dict[str, WorkloadInfo] = {}
+        # Keys of pending Workloads by namespace and LocalQueue; those of slices by their parent.
+        self._pending_by_queue: dict[str, dict[str, set[str]]] = {}
+        self._pending_slices: dict[str, set[str]] = {}
         self._deactivated: set[str] = set()
         self._with_unhealthy_nodes: set[str] = set()
+        self._to_place: set[str] = set()
+        # Workloads with quota whose pods are not all ready, also while their admission is assumed.
+        self._unready: set[str] = set()
+
+    # The history of LocalQueues.
+
+    def set_local_queue(self, queue: kueue.LocalQueue) -> None:
+        """A LocalQueue was added or changed; of its status, only its history counts."""
+        super().set_local_queue(queue)
+        if self.usage_history is not None and (stored := stored_usage(queue.status)) is not None:
+            self.usage_history.restore(queue.metadata.key, *stored)
+
+    def drop_local_queue(self, key: str) -> None:
+        """A LocalQueue is gone, and its history."""
+        super().drop_local_queue(key)
+        if self.usage_history is not None:
+            self.usage_history.forget(key)
+
+    def local_queue_usage(self) -> LocalQueueUsage | None:
+        """What orders LocalQueues now; None if admission fair sharing is off."""
+        if self.usage_history is None:
+            return None
+        return LocalQueueUsage(self.usage_history, self._weight_of)
+
+    def _weight_of(self, local_queue: str) -> float:
+        found = self.local_queues.get(local_queue)
+        return 1.0 if found is None else found.fair_weight
+
+    def charge_entry_penalty(self, key: str) -> None:
+        """A Workload that holds quota, or whose admission is assumed, is not admitted yet."""
+        usage = self.usages[key]
+        queue = self.cluster_queues.get(usage.cluster_queue)
+        if self.usage_history is not None and queue is not None and queue.usage_based:
+            self.usage_history.reserve(key, usage.local_queue, amounts_of(usage.quota))
 
     # Pods and Workloads: the sources of usage.
 
@@ -237,7 +303,14 @@ class Cache(Objects):
     def set_workload(self, workload: kueue.Workload) -> None:
         """A Workload was added or changed."""
         known = self.workloads.get(workload.metadata.key)
-        self.put_workload(workload_info(workload, known, self.excluded))
+        self.put_workload(
+            workload_info(
+                workload,
+                known,
+                self.excluded,
+                requeue_by_creation=self._requeue_by_creation,
+            )
+        )
 
     def put_workload(self, row: WorkloadInfo) -> None:
         """As `set_workload`, for its projection."""
@@ -251,14 +324,49 @@ class Cache(Objects):
         if assumed is not None and _is_superseded(assumed, row):
             del self.assumed[row.key]
         changed = old is None or old.scheduling_inputs != row.scheduling_inputs
+        changed |= self._record_inputs(old, row)
+        self._quota_usage.mark_workloads({row.key, before} & self.workloads.keys())
         if self._update_usage(row.key) or changed:
             self.epoch += 1
         if before not in ("", row.parent):
             self._update_covered_pods(before)
+            self._record_family(before)
         self._update_excess_usage(relinked)
         if old is None and row.key in self._pods_without_owner:
             for key in sorted(self._pods_without_owner[row.key]):
                 self.put_pod(self.pods.rows[key])
+
+    def _record_inputs(self, old: WorkloadInfo | None, row: WorkloadInfo) -> bool:
+        """Record what a changed Workload means for itself and others, apart from its usage.
+
+        Returns:
+            Whether any decision depends on it.
+        """
+        key, changes = row.key, self.changes
+        found = False
+        if key in self._pending:
+            found = old is None or old.pending_inputs != row.pending_inputs
+            if found:
+                changes.add(workloads=(key,))
+            else:
+                changes.add(refreshed=(key,))
+        usage = self.usages.get(key)
+        if (
+            usage is not None
+            and usage.cluster_queue
+            and (old is None or old.preemption_inputs != row.preemption_inputs)
+        ):
+            found = True
+            changes.add(queues=(usage.cluster_queue,))
+        if old is None or old.family_inputs != row.family_inputs:
+            found |= self._record_family(key)
+        return found
+
+    def _record_family(self, key: str) -> bool:
+        """The family of a Workload changed; whether slices of it are pending."""
+        slices = self._pending_slices.get(self.families.parent_or_self(key), ())
+        self.changes.add(workloads=slices)
+        return bool(slices)
 
     def drop_workload(self, key: str) -> None:
         """A Workload is deleted, and its usage is released."""
@@ -267,10 +375,13 @@ class Cache(Objects):
             return
         self.pod_defaults.untrack(row)
         self.assumed.pop(key, None)
-        root = self.excess_usage.unlink(key)
+        root, parent = self.excess_usage.unlink(key), self.families.parent_or_self(key)
         if self._update_usage(key):
             self.epoch += 1
+        self._record_family(key)
         self.families.link(key, "")
+        for gone in {key, parent} - self.workloads.keys():
+            self._quota_usage.forget(gone)
         self._update_excess_usage({root})
 
     def assume(self, key: str, assignment: Assignment, *, replace_existing: bool = False) -> None:
@@ -278,13 +389,19 @@ class Cache(Objects):
 
         Ends when the watch shows an admission at a newer resourceVersion, when the Workload is
         finished or deleted, by `forget`, or after `confirm` when the watch reaches that version.
-        The epoch does not change: the plan that made the assignment has charged it already.
+        The epoch does not change: the plan that made the assignment has charged it already. What
+        it releases by replacing another one is in `changes`.
         """
         row = self.workloads.get(key)
         if row is None or row.finished or (row.reserved is not None) != replace_existing:
             return
         self.assumed[key] = AssumedStatus(assignment, row.uid, row.resource_version)
+        is_known = key not in self.changes.workloads
         self._update_usage(key)
+        if is_known:
+            self.changes.workloads.discard(key)  # no longer pending, as the plan decided
+        if not replace_existing:
+            self.charge_entry_penalty(key)
 
     def confirm(self, key: str, resource_version: str) -> None:
         """Record the resourceVersion in the response to the status write.
@@ -313,16 +430,74 @@ class Cache(Objects):
         self.excess_usage.flush()
         return self._totals
 
-    def snapshot(self) -> Snapshot:
-        """A copy of the state for one cycle; changes of the copy do not affect the cache."""
-        drains = any(queue.stop_policy == DRAIN for queue in self.cluster_queues.values()) or any(
-            queue.stop_policy == DRAIN for queue in self.local_queues.values()
+    def pending(self) -> list[WorkloadInfo]:
+        """Workloads to be admitted, in any order."""
+        return list(self._pending.values())
+
+    def pending_workload(self, key: str) -> WorkloadInfo | None:
+        """A Workload that is to be admitted."""
+        return self._pending.get(key)
+
+    def quota_usage(self) -> QuotaUsage:
+        """The live quota tree and the Workloads in it; valid until the next event.
+
+        Whoever changes it takes the change back.
+        """
+        totals = self.totals
+        self._quota_usage.update_tree(
+            self._quota_tree, totals.cluster_queues, totals.changed_cluster_queues
         )
-        evictable = self.workloads if drains else self._deactivated
-        parents = {row.parent for row in self._pending.values() if row.parent}
+        self._quota_usage.update_running(self.workloads.keys(), self._running_workload)
+        self._quota_usage.update_ending(
+            ending_workloads(self.excess_usage, self.live_pods, self.nodes, self.hosts)
+        )
+        return self._quota_usage
+
+    def take_changes(self) -> Changes:
+        """What changed since the last call.
+
+        Usage that is computed late is computed now, so take the changes before the snapshot.
+        """
+        self.flavor_topologies()
+        self.excess_usage.flush()
+        return self.changes.take()
+
+    def _quota_tree(self) -> QuotaTree:
+        stopped = [
+            name
+            for name, queue in self.cluster_queues.items()
+            if not cluster_queue_activity(
+                queue, self.flavors, self.checks, self.features, self.cohorts
+            ).active
+        ]
+        return shared_quota_tree(self.cluster_queues, self.cohorts, stopped)
+
+    def _running_workload(self, key: str) -> RunningWorkload | None:
+        info, usage = self.workloads.get(key), self.usages.get(key)
+        if info is None or usage is None or info.parent:
+            return None
+        slices = [self.usages[other] for other in self.families.slices_of(key)]
+        return running_workload(info, [usage, *slices], self.priorities)
+
+    def snapshot(self, pending: Sequence[WorkloadInfo] | None = None) -> Snapshot:
+        """A copy of the state for one cycle; changes of the copy do not affect the cache.
+
+        Args:
+            pending: the pending Workloads that the cycle has to check; None: all.
+        """
+        policies = {queue.stop_policy for queue in self.cluster_queues.values()}
+        policies.update(queue.stop_policy for queue in self.local_queues.values())
+        evictable: Iterable[str] = self._deactivated
+        if DRAIN in policies:
+            evictable = self.workloads
+        elif policies - {"None"}:  # which clear the reservations that are no admissions yet
+            evictable = self._deactivated | self._unready
+        # Updates the usage of Workloads with reclaimable pods, so it comes first.
+        flavor_topologies = self.flavor_topologies().copy()
         return Snapshot(
-            pending=list(self._pending.values()),
+            pending=self.pending() if pending is None else pending,
             eviction_candidates=[self.workloads[key] for key in evictable],
+            to_place=[self.workloads[key] for key in self._to_place if key not in self.assumed],
             with_unhealthy_nodes=[
                 self.workloads[key] for key in self._with_unhealthy_nodes if key not in self.assumed
             ],
@@ -332,30 +507,13 @@ class Cache(Objects):
             checks=dict(self.checks),
             namespaces=dict(self.namespaces),
             priorities=dict(self.priorities),
-            used=self.totals.used(),
-            flavor_topologies=self.flavor_topologies().copy(),
-            running=self._admitted_by_cluster_queue(),
-            families={key: self._slice_family(key) for key in parents},
+            quota_usage=self.quota_usage(),
+            cohorts=dict(self.cohorts),
+            flavor_topologies=flavor_topologies,
+            families={key: self._slice_family(key) for key in self._pending_slices},
+            unready=frozenset(self._unready) if self._block_admission else None,
+            local_queue_usage=self.local_queue_usage(),
         )
-
-    def _admitted_by_cluster_queue(self) -> dict[str, list[AdmittedWorkload]]:
-        """Workloads with quota in queues with preemption; slices count with their parents."""
-        found: dict[str, list[AdmittedWorkload]] = {
-            name: []
-            for name, queue in self.cluster_queues.items()
-            if queue.within_cluster_queue != NEVER
-        }
-        for key, usage in self.usages.items() if found else ():
-            info = self.workloads[key]
-            if usage.cluster_queue not in found or info.parent:
-                continue
-            quota: dict[FlavorResource, int] = dict(usage.quota)
-            for other in self.families.slices_of(key):
-                for pair, amount in self.usages[other].quota.items():
-                    quota[pair] = quota.get(pair, 0) + amount
-            being_evicted = info.evicted or info.deleting
-            found[usage.cluster_queue].append(AdmittedWorkload(info, quota, being_evicted))
-        return found
 
     def _slice_family(self, key: str) -> SliceFamily:
         excess = dict(self.excess_usage.excess_of_workload(key))
@@ -369,13 +527,9 @@ class Cache(Objects):
     def rebuild_derived_state(self) -> None:
         """Derive everything again from the objects."""
         pods, owners = list(self.pods.rows.values()), self.pods.owners
-        claims, queues, gone = (
-            self.live_pods.claims,
-            self.live_pods.queues,
-            self.live_pods.deleted_jobs,
-        )
+        live = self.live_pods
         self._reset_derived_state()
-        for uid, queue in queues.items():
+        for uid, queue in live.queues.items():
             self.set_job(uid, queue)
         for node in self.nodes.values():
             self.trees.record_node_change(None, node)
@@ -387,13 +541,13 @@ class Cache(Objects):
             self._update_usage(key)
         for uid, root in owners.items():
             self.pods.set_owner(uid, root)
-        for uid, claim in claims.items():
+        for uid, claim in live.claims.items():
             self.live_pods.set_owner(uid, *claim)
         for row in pods:
             self.put_pod(row)
-        for uid in gone:
+        for uid in live.deleted_jobs:
             self.drop_job(uid)
-        self.epoch += 1
+        self._all_changed()
 
     def flavor_topologies(self) -> FlavorTopologies:
         """The live trees with everything charged; read-only, and valid until the next event."""
@@ -407,6 +561,7 @@ class Cache(Objects):
         """Update the usage of a Workload and its slices; whether other decisions depend on it."""
         found = [self._update_usage_of(each) for each in (key, *self.families.slices_of(key))]
         head = self.families.parent_or_self(key)
+        self._quota_usage.mark_workloads((key, head))
         if any(changed for changed, _ in found):
             self._update_covered_pods(head)
         self._update_excess_usage(self.excess_usage.roots_of((key, head)))
@@ -417,23 +572,52 @@ class Cache(Objects):
         row = self.workloads.get(key)
         old = self.usages.get(key)
         new = None if row is None else self._workload_usage(row)
-        self._pending.pop(key, None)
+        was_pending = self._pending.pop(key, None)
         self._deactivated.discard(key)
         self._with_unhealthy_nodes.discard(key)
+        self._to_place.discard(key)
+        was_unready = key in self._unready
+        self._unready.discard(key)
         if row is not None and new is not None:
             if new.pending:
                 self._pending[key] = row
             if new.cluster_queue and not row.active:
                 self._deactivated.add(key)
+            if new.cluster_queue and row.passed_checks:
+                self._to_place.add(key)
             # Pods of a slice belong to its parent, which replaces their nodes once it counts them.
             if new.admitted and row.unhealthy and not row.parent:
                 self._with_unhealthy_nodes.add(key)
+            # One that waits for its admission checks will start, too.
+            starts = bool(row.not_ready_reason) or row.reserved is None or not row.admitted
+            # An elastic job has no timeout, so it might block all admissions for ever.
+            if new.cluster_queue and starts and not row.elastic:
+                self._unready.add(key)
+        if was_unready and key not in self._unready and self._block_admission:
+            self._all_changed()
+        self._index_pending(key, was_pending, self._pending.get(key))
         self._track_reclaimable(key, row)
         if old == new:
             return False, False
         self._replace_usage(key, old, new)
         before = old.visible_to_others if old is not None else ()
         return True, before != (new.visible_to_others if new is not None else ())
+
+    def _index_pending(self, key: str, old: WorkloadInfo | None, new: WorkloadInfo | None) -> None:
+        """A Workload is pending now (`new`), was pending before (`old`), or both."""
+        if (old is None) != (new is None):
+            self.changes.add(workloads=(key,))
+        if old is not None and (new is None or (old.queue, old.parent) != (new.queue, new.parent)):
+            by_queue = self._pending_by_queue[old.namespace]
+            discard(by_queue, old.queue, key)
+            if not by_queue:
+                del self._pending_by_queue[old.namespace]
+            discard(self._pending_slices, old.parent, key)
+        if new is not None:
+            by_queue = self._pending_by_queue.setdefault(new.namespace, {})
+            by_queue.setdefault(new.queue, set()).add(key)
+            if new.parent:
+                self._pending_slices.setdefault(new.parent, set()).add(key)
 
     def _workload_usage(self, row: WorkloadInfo) -> WorkloadUsage:
         assumed = self.assumed.get(row.key)
@@ -461,11 +645,15 @@ class Cache(Objects):
             return
         new = usage_without_done_pods(row, self._workload_usage(row), self.pods)
         if new != old:
+            self._quota_usage.mark_workloads((key, self.families.parent_or_self(key)))
             self._replace_usage(key, old, new)
 
     def _replace_usage(
         self, key: str, old: WorkloadUsage | None, new: WorkloadUsage | None
     ) -> None:
+        self._record_family(key)
+        if old is not None and old.cluster_queue:
+            self._record_release(old, new)
         if old is not None:
             del self.usages[key]
             self._charge_usage(old, -1)
@@ -473,17 +661,47 @@ class Cache(Objects):
             self.usages[key] = new
             self._charge_usage(new, 1)
 
+    def _record_release(self, old: WorkloadUsage, new: WorkloadUsage | None) -> None:
+        """Record where less is used than before."""
+        same_queue = new is not None and new.cluster_queue == old.cluster_queue
+        if not same_queue or _is_less(new.quota if new else {}, old.quota):
+            self.changes.add(queues=(old.cluster_queue,))
+        kept = new.charges if new is not None else ()
+        for charge in old.charges:
+            if charge not in kept:
+                self._record_flavors(self.trees.flavors_charged_by(charge))
+
+    def _record_flavors(self, flavors: Iterable[str] | None) -> None:
+        """Capacity of these flavors was released; None: of any."""
+        if flavors is None:
+            self.changes.add_everything()
+        else:
+            self.changes.add(flavors=flavors)
+
+    def _charge_node(self, node: str, shape: PodShape, sign: int) -> None:
+        """A pod not placed by TAS uses a node (1), or no longer does (-1)."""
+        if sign < 0:
+            self._record_flavors(self.trees.flavors_with_node(node))
+        self.trees.charge_node(node, shape, sign)
+
+    def _on_excess_changed(
+        self, root: str, old: ExcessUsage | None, new: ExcessUsage | None
+    ) -> None:
+        """Pods of a job use another amount beyond its admission."""
+        for key in self.excess_usage.workloads_of(root):
+            self._record_family(key)
+        if old is not None:
+            same_queue = new is not None and new.cluster_queue == old.cluster_queue
+            if not same_queue or _is_less(new.amounts if new else {}, old.amounts):
+                self.changes.add(queues=(old.cluster_queue,))
+        for excess in (old, new):
+            if excess is not None:
+                self.on_excess_usage_changed(excess)
+
     def _charge_usage(self, usage: WorkloadUsage, sign: int) -> None:
         self._totals.add(usage, sign)
         for charge in usage.charges:
             self.trees.charge(charge, sign)
-
-    def _charges(self) -> Iterator[Charge]:
-        for usage in self.usages.values():
-            yield from usage.charges
-
-    def _charge_node(self, node: str, shape: PodShape, sign: int) -> None:
-        self.trees.charge_node(node, shape, sign)
 
     def _on_node_changed(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
         found = new or old
@@ -496,11 +714,28 @@ class Cache(Objects):
         self._on_pods_changed(self.live_pods.node_changed(found.name))
         if (old.labels if old else None) != (new.labels if new else None):
             here = map(self.live_pods.root_of, self.pods.pods_on_node(found.name))
-            self._update_excess_usage(self.excess_usage.flavor_dependent_of(filter(None, here)))
+            self._update_excess_usage(self.excess_usage.flavor_dependent(filter(None, here)))
 
     def _on_flavor_changed(self, name: str) -> None:
         self.trees.record_flavor_change(name)
-        self._update_excess_usage(self.excess_usage.all_flavor_dependent())
+        self._quota_usage.mark_quota()
+        self._update_excess_usage(self.excess_usage.flavor_dependent())
+
+    def _on_quota_changed(self) -> None:
+        self._quota_usage.mark_quota()
+
+    def _on_priorities_changed(self) -> None:
+        self._quota_usage.mark_workloads(self.usages)
+
+    def _on_local_queue_changed(self, key: str) -> None:
+        namespace = key.partition("/")[0]
+        self.changes.add(workloads=self._pending_by_queue.get(namespace, {}).get(key, ()))
+        self.epoch += 1
+
+    def _on_namespace_changed(self, name: str) -> None:
+        for keys in self._pending_by_queue.get(name, {}).values():
+            self.changes.add(workloads=keys)
+        self.epoch += 1
 
     def _on_queue_changed(self, kind: str, key: str) -> None:
         self._update_excess_usage(self.excess_usage.roots_of_queue(kind, key))
@@ -528,6 +763,11 @@ class Cache(Objects):
         if self.pods.node_labels_changed(node):
             self._reclaimable_outdated |= self._with_reclaimable_pods
             self.epoch += 1
+
+
+def _is_less(new: Mapping[FlavorResource, int], old: Mapping[FlavorResource, int]) -> bool:
+    """Whether any amount is smaller."""
+    return any(new.get(pair, 0) < amount for pair, amount in old.items())
 
 
 def _is_superseded(assumed: AssumedStatus[Assignment], row: WorkloadInfo) -> bool:

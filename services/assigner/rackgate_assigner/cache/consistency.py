@@ -10,9 +10,10 @@ import numpy as np
 
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
-from rackgate_assigner.cache.pod_defaults import without_pod_defaults
+from rackgate_assigner.cache.pods.pod_defaults import without_pod_defaults
 from rackgate_assigner.topology.model import IntVector, NodeInfo
-from rackgate_assigner.topology.tree import TopologyTree, column_value, hostname
+from rackgate_assigner.topology.nodes import column_value, hostname
+from rackgate_assigner.topology.tree import TopologyTree
 
 Key = TypeVar("Key")
 
@@ -61,6 +62,12 @@ def rebuild_into(cache: Cache, fresh: Cache) -> Cache:
         fresh.put_local_queue(local_queue)
     for cluster_queue in cache.cluster_queues.values():
         fresh.put_cluster_queue(cluster_queue)
+    for cohort in cache.cohorts.values():
+        fresh.put_cohort(cohort)
+    for name, value in cache.priorities.items():
+        fresh.priorities[name] = value
+    for name, controller in cache.checks.items():
+        fresh.checks[name] = controller
     for name in sorted(cache.nodes):
         fresh.put_node(cache.nodes[name])
     for name, levels in cache.topologies.items():
@@ -81,8 +88,11 @@ def mismatches(cache: Cache) -> list[Mismatch]:
         fresh.flavor_topologies().by_flavor,
     )
     found = _unequal("clusterQueue", cache.totals.cluster_queues, fresh.totals.cluster_queues)
+    found += _unequal("quotaTree", _usage_by_node(cache), _usage_by_node(fresh))
+    found += _unequal("running", _running(cache), _running(fresh))
     found += _unequal("localQueue", cache.totals.local_queues, fresh.totals.local_queues)
-    found += _unequal("requests", _shapes_by_workload(cache), _shapes_by_workload(fresh))
+    shapes = [{key: row.shape for key, row in one.workloads.items()} for one in (cache, fresh)]
+    found += _unequal("requests", *shapes)
     found += _unequal("excess", cache.excess_usage.found, fresh.excess_usage.found)
     found += _unequal("node", cache.pods.charged, fresh.pods.charged)
     found += _unequal("hostUsage", cache.trees.usage.hosts, fresh.trees.usage.hosts)
@@ -96,21 +106,32 @@ def mismatches(cache: Cache) -> list[Mismatch]:
     return found
 
 
-def _shapes_by_workload(cache: Cache) -> dict[str, object]:
-    return {key: row.shape for key, row in cache.workloads.items()}
+def _usage_by_node(cache: Cache) -> dict[str, object]:
+    tree = cache.quota_usage().tree
+    nodes = (*tree.queues.values(), *tree.cohorts.values())
+    return {
+        f"{'queue' if node.is_queue else 'cohort'} {node.name}": (
+            node.subtree,
+            {pair: amount for pair, amount in node.usage.items() if amount},
+        )
+        for node in nodes
+    }
+
+
+def _running(cache: Cache) -> dict[str, object]:
+    return {
+        row.key: (row.cluster_queue, row.usage, row.charges, row.pods, row.candidate_order)
+        for row in cache.quota_usage().running
+    }
 
 
 def _unequal(kind: str, kept: Mapping[Key, object], fresh: Mapping[Key, object]) -> list[Mismatch]:
     names = {*kept, *fresh}
     return [
-        Mismatch(kind, _name(name))
+        Mismatch(kind, name if isinstance(name, str) else repr(name))
         for name in sorted(names, key=repr)
         if kept.get(name) != fresh.get(name)
     ]
-
-
-def _name(key: object) -> str:
-    return key if isinstance(key, str) else repr(key)
 
 
 def _flavor_topology_mismatches(

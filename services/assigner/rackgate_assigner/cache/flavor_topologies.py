@@ -14,12 +14,14 @@ its tree built from scratch. A leaf that is new, or whose nodes changed, is char
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import TypeAlias, TypeVar
 
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate_assigner.cache.hosts import Hosts
+from rackgate_assigner.cache.usage import WorkloadUsage
 from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.topology.capacity import (
     SUM_LIMIT,
@@ -28,7 +30,8 @@ from rackgate_assigner.topology.capacity import (
     charge_assignment,
 )
 from rackgate_assigner.topology.model import NodeInfo
-from rackgate_assigner.topology.tree import TopologyTree, hostname, select_nodes, takes_part
+from rackgate_assigner.topology.nodes import hostname
+from rackgate_assigner.topology.tree import TopologyTree, select_nodes, takes_part
 from rackgate_assigner.topology.update import NodeState, update_tree
 from rackgate_assigner.workload.info import Charge, PodShape
 
@@ -64,9 +67,7 @@ class FlavorTopologies:
         """A snapshot: numbers are shared until either side charges something."""
         return FlavorTopologies(
             {
-                name: FlavorTopology(
-                    flavor_topology.flavor, flavor_topology.tree, flavor_topology.capacity.copy()
-                )
+                name: replace(flavor_topology, capacity=flavor_topology.capacity.copy())
                 for name, flavor_topology in self.by_flavor.items()
             }
         )
@@ -83,6 +84,26 @@ class FlavorTopologies:
         assignment = self._assignment_charged_in(flavor_topology, charge)
         if assignment is not None:
             charge_assignment(flavor_topology.capacity, charge.requests, assignment, sign)
+
+    def flavors_charged_by(self, charge: Charge) -> Iterator[str]:
+        """Flavors whose trees a PodSet's assignment is charged to; with some that it may be."""
+        for name, flavor_topology in self.by_flavor.items():
+            assignment = self._assignment_charged_in(flavor_topology, charge)
+            if assignment is not None and (
+                not charge.by_host
+                or any(
+                    flavor_topology.tree.leaf_of_host(values[-1]) is not None
+                    for values, _ in assignment.domains
+                    if values
+                )
+            ):
+                yield name
+
+    def flavors_with_node(self, node: str) -> Iterator[str]:
+        """Flavors whose trees have a node."""
+        for name, flavor_topology in self.by_flavor.items():
+            if flavor_topology.tree.leaf_of_node(node) is not None:
+                yield name
 
     def charge_node(self, node: str, requests: Mapping[str, int], count: int) -> None:
         """Charge pods that are bound to a node and not placed by TAS; a negative count releases."""
@@ -112,13 +133,10 @@ class FlavorTopologies:
         domains = tuple(
             pair
             for pair in assignment.domains
-            if self._takes_room_in(charge.flavor, flavor_topology, pair[0])
+            if (leaf := flavor_topology.tree.leaf_of_values(pair[0])) is not None
+            and self.shares_leaf(charge.flavor, flavor_topology.tree, leaf)
         )
         return TopologyAssignment(assignment.levels, domains) if domains else None
-
-    def _takes_room_in(self, flavor: str, flavor_topology: FlavorTopology, values: Domain) -> bool:
-        leaf = flavor_topology.tree.leaf_of_values(values)
-        return leaf is not None and self.shares_leaf(flavor, flavor_topology.tree, leaf)
 
     def shares_leaf(self, flavor: str, tree: TopologyTree, leaf: int) -> bool:
         """Whether pods that a flavor placed in a leaf above the hosts use its capacity too.
@@ -143,7 +161,7 @@ Place = TypeVar("Place")
 class TopologyUsage:
     """Charges of all assignments, whether or not their flavor has a tree.
 
-    hosts: by hostname, for assignments whose lowest level is the hostname.
+    Attributes:
         hosts: by hostname, of assignments whose lowest level is the hostname.
         domains: by levels and values, of all others.
     """
@@ -265,7 +283,7 @@ class Trees:
         nodes: Mapping[str, NodeInfo],
         flavors: Mapping[str, FlavorInfo],
         pods: Mapping[str, Mapping[PodShape, int]],
-        charges: Callable[[], Iterable[Charge]],
+        usages: Mapping[str, WorkloadUsage],
         hosts: Hosts,
     ) -> None:
         """Prepare; all arguments are read when needed.
@@ -274,12 +292,12 @@ class Trees:
             nodes: by Node name.
             flavors: by name.
             pods: by Node name, how many pods of each shape are charged to it.
-            charges: of all Workloads, as they were given to `charge`.
+            usages: of all Workloads; their charges as they were given to `charge`.
             hosts: nodes by hostname label; shows a change before it is recorded here.
         """
         self.usage = TopologyUsage()
         self._nodes, self._flavors = nodes, flavors
-        self._pods, self._charges = pods, charges
+        self._pods, self._usages = pods, usages
         self._flavor_topologies: FlavorTopologies | None = None
         self._hosts = hosts
         self._changed_nodes: set[str] = set()
@@ -297,7 +315,8 @@ class Trees:
             if host is not None:
                 self._changed_hosts.add(host)
             self._changed_nodes.add(facts.name)
-        if self._flavor_topologies is None or self._rebuild_is_cheaper():
+        limit = MIN_CHANGES_FOR_REBUILD + len(self._nodes) // REBUILD_FRACTION
+        if self._flavor_topologies is None or len(self._changed_nodes) > limit:
             # A build reads every node. A standby never asks for trees: it would record every name.
             self._flavor_topologies = None
             self._changed_nodes, self._changed_hosts = set(), set()
@@ -318,6 +337,19 @@ class Trees:
             self._flavor_topologies.charge_node(node, dict(shape), sign)
 
     # Reading.
+
+    def flavors_charged_by(self, charge: Charge) -> Iterable[str] | None:
+        """Flavors whose trees an assignment is charged to; None while trees are not built.
+
+        Nodes that changed since the trees were updated are not looked at.
+        """
+        found = self._flavor_topologies
+        return None if found is None else found.flavors_charged_by(charge)
+
+    def flavors_with_node(self, node: str) -> Iterable[str] | None:
+        """As `flavors_charged_by`, for a pod that is charged to its node."""
+        found = self._flavor_topologies
+        return None if found is None else found.flavors_with_node(node)
 
     def affects_any_tree(self, node: str) -> bool:
         """Whether charges to a node can affect any decision; true until trees are built."""
@@ -347,12 +379,6 @@ class Trees:
 
     # From scratch.
 
-    def _rebuild_is_cheaper(self) -> bool:
-        return (
-            len(self._changed_nodes)
-            > MIN_CHANGES_FOR_REBUILD + len(self._nodes) // REBUILD_FRACTION
-        )
-
     def _build_all(self) -> FlavorTopologies:
         flavor_topologies = FlavorTopologies(
             {
@@ -367,8 +393,8 @@ class Trees:
     def _charge_all(self, flavor_topologies: FlavorTopologies, names: Iterable[str]) -> None:
         """Charge everything to trees that are new."""
         by_flavor = [flavor_topologies.by_flavor[name] for name in names]
-        for charge in self._charges() if by_flavor else ():
-            for flavor_topology in by_flavor:
+        for usage in self._usages.values() if by_flavor else ():
+            for charge, flavor_topology in product(usage.charges, by_flavor):
                 flavor_topologies.charge_flavor_topology(flavor_topology, charge, 1)
         for flavor_topology in by_flavor:
             for node, shapes in self._pods.items():
@@ -399,10 +425,11 @@ class Trees:
             row, flavor_topology = self._flavors.get(name), by_flavor.pop(name, None)
             if row is None or not row.levels:
                 continue
-            if flavor_topology is not None and _has_same_tree(flavor_topology.flavor, row):
-                by_flavor[name] = FlavorTopology(
-                    row, flavor_topology.tree, flavor_topology.capacity
-                )
+            if flavor_topology is not None and (row.levels, row.node_labels) == (
+                flavor_topology.flavor.levels,
+                flavor_topology.flavor.node_labels,
+            ):
+                by_flavor[name] = replace(flavor_topology, flavor=row)
             else:
                 by_flavor[name] = build_flavor_topology(row, self._nodes.values())
                 built.add(name)
@@ -461,7 +488,3 @@ class Trees:
 
             usage = self.usage.of_leaf(flavor_topology.flavor.name, tree, leaf, shares_leaf)
             capacity.set_leaf(leaf, usage, non_tas_usage_of_leaf(tree, leaf, self._pods))
-
-
-def _has_same_tree(before: FlavorInfo, row: FlavorInfo) -> bool:
-    return (before.levels, before.node_labels) == (row.levels, row.node_labels)

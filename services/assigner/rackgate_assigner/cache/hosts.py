@@ -88,14 +88,11 @@ class Hosts:
 
     def _update_health(self, host: str) -> None:
         node = self.node(host)
-        if node is not None and node.ready and not node.unschedulable and not _is_blocked(node):
+        open_ = node is not None and node.ready and not node.unschedulable
+        if node and open_ and not any(t.effect in BLOCKING_EFFECTS for t in node.taints):
             self._healthy.add(host)
         else:
             self._healthy.discard(host)
-
-
-def _is_blocked(node: NodeInfo) -> bool:
-    return bool(node.taints) and any(taint.effect in BLOCKING_EFFECTS for taint in node.taints)
 
 
 def _health(node: NodeInfo) -> tuple[object, ...]:

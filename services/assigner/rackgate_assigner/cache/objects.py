@@ -8,12 +8,17 @@ from typing import Any
 
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
-from rackgate_assigner.cache.pod_defaults import PodDefaultsIndex
+from rackgate_assigner.cache.changes import Changes
+from rackgate_assigner.cache.pods.pod_defaults import PodDefaultsIndex
 from rackgate_assigner.quota.queues import (
+    CheckInfo,
     ClusterQueueInfo,
+    CohortInfo,
     FlavorInfo,
     LocalQueueInfo,
+    check_info,
     cluster_queue_info,
+    cohort_info,
     flavor_info,
     local_queue_info,
 )
@@ -27,21 +32,24 @@ class Objects:
 
     Attributes:
         epoch: increases with every change that could make a pending Workload fit or not fit.
+        changes: what changed since a plan took them; see `Cache.take_changes`.
         topologies: level keys by name, coarsest first.
-        checks: AdmissionCheck name to its controller.
+        checks: AdmissionChecks by name.
         pod_defaults: what LimitRanges and RuntimeClasses add to pods.
     """
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.changes = Changes(everything=True)
         self.nodes: dict[str, NodeInfo] = {}
         self.flavors: dict[str, FlavorInfo] = {}
         self.topologies: dict[str, tuple[str, ...]] = {}
         self.cluster_queues: dict[str, ClusterQueueInfo] = {}
+        self.cohorts: dict[str, CohortInfo] = {}
         self.local_queues: dict[str, LocalQueueInfo] = {}
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.priorities: dict[str, int] = {}
-        self.checks: dict[str, str] = {}
+        self.checks: dict[str, CheckInfo] = {}
         self.pod_defaults = PodDefaultsIndex()
 
     # Nodes, topologies, flavors: the sources of trees.
@@ -67,11 +75,16 @@ class Objects:
     def _node_changed(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
         facts = [found for found in (old, new) if found is not None]
         self._on_node_changed(old, new)
-        if any(
-            flavor.levels and takes_part(found, flavor.node_labels, flavor.levels)
+        flavors = [
+            flavor.name
             for flavor in self.flavors.values()
-            for found in facts
-        ):
+            if flavor.levels
+            and any(takes_part(found, flavor.node_labels, flavor.levels) for found in facts)
+        ]
+        if flavors:
+            # What was placed in a rack is charged in it to every flavor that shares a node of it.
+            # Such a node takes part in both, so nothing else is released by its change.
+            self.changes.add(flavors=flavors)
             self.epoch += 1
         if (old.labels if old else None) != (new.labels if new else None):
             self._on_node_labels_changed(facts[0].name)
@@ -91,7 +104,7 @@ class Objects:
             del self.topologies[name]
         for flavor in [found for found in self.flavors.values() if found.topology == name]:
             self.put_flavor(replace(flavor, levels=levels))
-        self.epoch += 1
+        self._all_changed()
 
     def drop_topology(self, name: str) -> None:
         """A Topology is deleted: its flavors have no tree until it is created again."""
@@ -110,14 +123,14 @@ class Objects:
         self._on_flavor_changed(row.name)
         if (old.levels if old else ()) != row.levels:
             self._on_levels_changed(row.name)
-        self.epoch += 1
+        self._all_changed()
 
     def drop_flavor(self, name: str) -> None:
         """A flavor is deleted; Workloads keep the quota that they have in it."""
         if self.flavors.pop(name, None) is not None:
             self._on_flavor_changed(name)
             self._on_levels_changed(name)
-            self.epoch += 1
+            self._all_changed()
 
     # Queues, and the objects that they refer to.
 
@@ -127,13 +140,29 @@ class Objects:
 
     def put_cluster_queue(self, row: ClusterQueueInfo) -> None:
         """As `set_cluster_queue`, for its projection."""
-        self._put(self.cluster_queues, row.name, row)
+        if self._put(self.cluster_queues, row.name, row):
+            self._on_quota_changed()
         self._on_queue_changed("ClusterQueue", row.name)
 
     def drop_cluster_queue(self, name: str) -> None:
         """A ClusterQueue is gone."""
         self._drop(self.cluster_queues, name)
         self._on_queue_changed("ClusterQueue", name)
+        self._on_quota_changed()
+
+    def set_cohort(self, cohort: kueue.Cohort) -> None:
+        """A Cohort was added or changed; its status does not count."""
+        self.put_cohort(cohort_info(cohort))
+
+    def put_cohort(self, row: CohortInfo) -> None:
+        """As `set_cohort`, for its projection."""
+        if self._put(self.cohorts, row.name, row):
+            self._on_quota_changed()
+
+    def drop_cohort(self, name: str) -> None:
+        """A Cohort is gone; its members still share their own quota."""
+        self._drop(self.cohorts, name)
+        self._on_quota_changed()
 
     def set_local_queue(self, queue: kueue.LocalQueue) -> None:
         """A LocalQueue was added or changed; its status does not count."""
@@ -141,37 +170,48 @@ class Objects:
 
     def put_local_queue(self, row: LocalQueueInfo) -> None:
         """As `set_local_queue`, for its projection."""
-        self._put(self.local_queues, row.key, row)
+        if self.local_queues.get(row.key) != row:
+            self.local_queues[row.key] = row
+            self._on_local_queue_changed(row.key)
         self._on_queue_changed("LocalQueue", row.key)
 
     def drop_local_queue(self, key: str) -> None:
         """A LocalQueue is gone."""
-        self._drop(self.local_queues, key)
+        if self.local_queues.pop(key, None) is not None:
+            self._on_local_queue_changed(key)
         self._on_queue_changed("LocalQueue", key)
 
     def set_namespace(self, namespace: wire.Namespace) -> None:
         """A namespace was added or changed; only its labels count."""
-        self._put(self.namespaces, namespace.metadata.name, namespace.metadata.labels)
+        name, labels = namespace.metadata.name, namespace.metadata.labels
+        if self.namespaces.get(name) != labels:
+            self.namespaces[name] = labels
+            self._on_namespace_changed(name)
 
     def drop_namespace(self, name: str) -> None:
         """A namespace is gone."""
-        self._drop(self.namespaces, name)
+        if self.namespaces.pop(name, None) is not None:
+            self._on_namespace_changed(name)
 
     def set_workload_priority_class(self, item: kueue.WorkloadPriorityClass) -> None:
         """A WorkloadPriorityClass was added or changed."""
         self._put(self.priorities, item.metadata.name, item.value)
+        self._on_priorities_changed()
 
     def drop_workload_priority_class(self, name: str) -> None:
         """A WorkloadPriorityClass is gone."""
         self._drop(self.priorities, name)
+        self._on_priorities_changed()
 
     def set_admission_check(self, check: kueue.AdmissionCheck) -> None:
-        """An AdmissionCheck was added or changed; only its controller counts."""
-        self._put(self.checks, check.metadata.name, check.spec.controller_name)
+        """An AdmissionCheck was added or changed."""
+        if self._put(self.checks, check.metadata.name, check_info(check)):
+            self._on_quota_changed()
 
     def drop_admission_check(self, name: str) -> None:
         """An AdmissionCheck is gone."""
         self._drop(self.checks, name)
+        self._on_quota_changed()
 
     # Objects that change the requests of pods. Admitted Workloads keep their usage.
 
@@ -191,17 +231,37 @@ class Objects:
         """A RuntimeClass is deleted: pods that name it cannot be created until it is back."""
         self._on_pod_requests_changed(self.pod_defaults.drop_runtime_class(name))
 
-    def _put(self, rows: dict[str, Any], key: str, row: Any) -> None:
-        if key not in rows or rows[key] != row:
-            rows[key] = row
-            self.epoch += 1
+    def _put(self, rows: dict[str, Any], key: str, row: Any) -> bool:
+        """Store a row; whether it changed anything."""
+        if key in rows and rows[key] == row:
+            return False
+        rows[key] = row
+        self._all_changed()
+        return True
 
     def _drop(self, rows: dict[str, Any], key: str) -> None:
         if rows.pop(key, None) is not None:
-            self.epoch += 1
+            self._all_changed()
+
+    def _all_changed(self) -> None:
+        """An object changed that many Workloads depend on."""
+        self.changes.add_everything()
+        self.epoch += 1
+
+    def _on_local_queue_changed(self, key: str) -> None:
+        """A LocalQueue changed: its Workloads may be in another ClusterQueue, or in none."""
+
+    def _on_namespace_changed(self, name: str) -> None:
+        """Labels of a namespace changed: other ClusterQueues may admit its Workloads."""
 
     def _on_queue_changed(self, kind: str, key: str) -> None:
         """A ClusterQueue or LocalQueue changed: pods may be charged to another queue."""
+
+    def _on_priorities_changed(self) -> None:
+        """The value of a WorkloadPriorityClass changed."""
+
+    def _on_quota_changed(self) -> None:
+        """The quota of a ClusterQueue or Cohort changed, or whether it admits Workloads."""
 
     def _on_node_changed(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
         """A node was added, changed or deleted."""

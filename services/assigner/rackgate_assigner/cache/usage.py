@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from rackgate.api.names import PendingReason
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_assigner.cache.pods import BoundPods
+from rackgate_assigner.cache.pods.bound_pods import BoundPods
 from rackgate_assigner.quota.queues import FlavorInfo, FlavorResource
 from rackgate_assigner.workload.decisions import Assignment
 from rackgate_assigner.workload.info import (
@@ -87,7 +87,7 @@ def workload_usage(
     return WorkloadUsage(
         local_queue=info.queue,
         cluster_queue=assignment.cluster_queue,
-        admitted=info.admitted or info.reserved is None,
+        admitted=info.admitted or (info.reserved is None and not assignment.checks),
         quota=quota_usage(assignment, remaining_pods(info)),
         charges=topology_charges(info, assignment),
         owner_uid=info.owner_uid,
@@ -176,20 +176,26 @@ class Totals:
 
     The ClusterQueue of a pending Workload depends on the LocalQueue object, which may be deleted
     and created again.
+
+    Attributes:
+        changed_cluster_queues: those whose sums changed since a reader cleared it.
     """
 
     def __init__(self) -> None:
         self.cluster_queues: dict[str, QueueTotals] = {}
         self.local_queues: dict[str, QueueTotals] = {}
+        self.changed_cluster_queues: set[str] = set()
 
     def add(self, usage: WorkloadUsage, sign: int) -> None:
         """Add (1) or subtract (-1) the usage of a Workload."""
         _add_to(self.local_queues, usage.local_queue, usage, sign)
         if usage.cluster_queue:
             _add_to(self.cluster_queues, usage.cluster_queue, usage, sign)
+            self.changed_cluster_queues.add(usage.cluster_queue)
 
     def add_excess_usage(self, excess: ExcessUsage, sign: int) -> None:
         """Add (1) or subtract (-1) usage of one job beyond admission."""
+        self.changed_cluster_queues.add(excess.cluster_queue)
         for queues, name in (
             (self.local_queues, excess.local_queue),
             (self.cluster_queues, excess.cluster_queue),

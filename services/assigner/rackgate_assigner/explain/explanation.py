@@ -18,6 +18,7 @@ State: TypeAlias = Literal[
     "notSubmitted",
     "ungoverned",
     "invalid",
+    "reserved",
     "admitted",
     "evicted",
     "inactive",
@@ -280,6 +281,22 @@ class QuotaLine(ExplanationObject, frozen=True):
     more_holders: int = 0
 
 
+class NotPreempted(ExplanationObject, frozen=True):
+    """A Workload that holds what is missing, and why it is not preempted.
+
+    Attributes:
+        workload: `namespace/name`.
+        reason: one word; see `preemption.why_not`.
+        text: a sentence without a full stop.
+    """
+
+    workload: str
+    cluster_queue: str
+    priority: int
+    reason: str
+    text: str
+
+
 class WorkloadAhead(ExplanationObject, frozen=True):
     """A Workload that is scheduled earlier."""
 
@@ -391,6 +408,9 @@ class Explanation(ExplanationObject, frozen=True):
         quota: lines of the flavors that its resources could use.
         flavors: those with a topology, in the ClusterQueue's order.
         changes: what would help, the smallest change first.
+        not_preempted: some that hold the missing quota or the best domain, while nothing is
+            preempted.
+        more_not_preempted: number of others that hold it.
         podsets: of an admitted Workload.
         resizes: by PodSet, of an admitted elastic job. While slices of it are pending, `quota`,
             `flavors`, `queue` and `changes` are those of the first slice.
@@ -415,6 +435,8 @@ class Explanation(ExplanationObject, frozen=True):
     quota: tuple[QuotaLine, ...] = ()
     flavors: tuple[FlavorView, ...] = ()
     changes: tuple[Remedy, ...] = ()
+    not_preempted: tuple[NotPreempted, ...] = ()
+    more_not_preempted: int = 0
     podsets: tuple[PodSetStatus, ...] = ()
     resizes: tuple[Resize, ...] = ()
     errors: tuple[FieldProblem, ...] = ()

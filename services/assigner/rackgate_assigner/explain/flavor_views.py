@@ -14,7 +14,9 @@ from rackgate_assigner.explain.flavor_nodes import Survey
 from rackgate_assigner.explain.placement import ExplainContext, Occupant, explain_placement
 from rackgate_assigner.explain.queue_position import problem_of
 from rackgate_assigner.explain.remedies import Trial
-from rackgate_assigner.scheduler.flavor_assigner import Offer, choose_flavors
+from rackgate_assigner.scheduler.nomination.flavor_fungibility import assign_flavors
+from rackgate_assigner.scheduler.nomination.offer import Offer
+from rackgate_assigner.scheduler.scheduling_cycles import pending_workload, quota_state
 from rackgate_assigner.topology.capacity import leaf_of_assigned_domain
 from rackgate_assigner.topology.model import PodSetRequest
 from rackgate_assigner.workload.decisions import Admit, Decision, Requeue
@@ -40,16 +42,16 @@ class FlavorExplainer:
         offer = self._offer
         requests = [podset.request for podset in row.podsets]
         placed = [
-            request
-            for request in requests
-            if request.count > 0 and (request.topology is not None or offer.implies_topology)
+            request for request in requests if request.count > 0 and offer.needs_domains(request)
         ]
         if not placed:
             return ()
         tried = _tried_flavors(decision)
+        state = quota_state(self._cache.snapshot(), self._features)
+        head = pending_workload(row, offer.queue.name, self._cache.priorities)
         chosen = {
-            assigned.request.name: set(assigned.flavors.values())
-            for assigned in choose_flavors(offer, requests).podsets
+            podset.request.name: {choice.flavor for choice in podset.flavors.values()}
+            for podset in assign_flavors(state, head, requests, queue=offer.queue).podsets
         }
         survey = Survey.of(offer.flavors.values())
         survey.add(self._cache.nodes.values())

@@ -37,21 +37,25 @@ from rackgate_assigner.explain.explanation import (
 )
 from rackgate_assigner.explain.flavor_nodes import missing_levels, skipping_rule
 from rackgate_assigner.explain.remedies import Trial, remedies
-from rackgate_assigner.quota.quota import quantity
-from rackgate_assigner.scheduler.flavor_assigner import requested_levels
+from rackgate_assigner.quota.amounts import quantity
+from rackgate_assigner.scheduler.nomination.offer import requested_levels
 from rackgate_assigner.topology.capacity import single_pod_requests
 from rackgate_assigner.topology.model import (
     BoolVector,
     IntVector,
     NodeInfo,
-    Placement,
     PodSetRequest,
 )
 from rackgate_assigner.topology.placement.assign import Shortfall, sort_domains_with_leader
 from rackgate_assigner.topology.placement.count import NO_LIMIT, DomainCounts, pods_that_fit
 from rackgate_assigner.topology.placement.node_matching import Eligibility, match_nodes
-from rackgate_assigner.topology.placement.place import PlacementSearch, PodSetGroup, group_podsets
-from rackgate_assigner.topology.placement.request import PlacementRequest, RequestError
+from rackgate_assigner.topology.placement.place import (
+    PlacementSearch,
+    PodSetGroup,
+    RequestError,
+    group_podsets,
+    read_placement_request,
+)
 from rackgate_assigner.topology.tree import TopologyTree
 
 # Rules in the order they are listed: first those that an administrator can fix.
@@ -114,7 +118,18 @@ def explain_placement(
     """
     trial = Trial(flavor_topology, podsets, context.features)
     placement = trial.place()
-    known = _common_fields(flavor_topology, podsets, placement, context.top)
+    flavor, tree = flavor_topology.flavor, flavor_topology.tree
+    known: dict[str, Any] = {
+        "flavor": flavor.name,
+        "topology": flavor.topology or "",
+        "level_keys": tree.levels,
+        "nodes": len(tree.nodes),
+        "podsets": tuple(podset.name for podset in podsets),
+        "places": tuple(
+            podset_placement(name, assignment, context.top)
+            for name, assignment in placement.assignments.items()
+        ),
+    }
     if placement.failure is None:
         asked = "; ".join(dict.fromkeys(describe_request(podset) for podset in podsets))
         return FlavorView(**known, asked=asked, fits=True, fits_when_empty=True)
@@ -138,11 +153,11 @@ def explain_placement(
     try:
         counts = _count_group(flavor_topology, group, context.features, before)
     except RequestError:
-        changes = _level_name_changes(flavor_topology.tree, group.workers)
+        changes = _level_name_changes(tree, group.workers)
         return FlavorView(**known, changes=changes, excluded=_exclusions(outside, context.top))
     inside = _excluded_tree_nodes(counts, group.workers)
     levels = _level_capacities(counts, context.occupants, context.top)
-    request = counts.request
+    request = counts.counts.request
     return FlavorView(
         **{**known, "wanted": request.need},
         fitting=counts.shortfall.fitting if counts.shortfall is not None else None,
@@ -155,25 +170,6 @@ def explain_placement(
             *remedies(trial, not_fitting, list(inside)),
         ),
     )
-
-
-def _common_fields(
-    flavor_topology: FlavorTopology,
-    podsets: Sequence[PodSetRequest],
-    placement: Placement,
-    top: int,
-) -> dict[str, Any]:
-    return {
-        "flavor": flavor_topology.flavor.name,
-        "topology": flavor_topology.flavor.topology or "",
-        "level_keys": flavor_topology.tree.levels,
-        "nodes": len(flavor_topology.tree.nodes),
-        "podsets": tuple(podset.name for podset in podsets),
-        "places": tuple(
-            podset_placement(name, assignment, top)
-            for name, assignment in placement.assignments.items()
-        ),
-    }
 
 
 def podset_placement(podset: str, assignment: TopologyAssignment, top: int) -> PodSetPlacement:
@@ -253,8 +249,6 @@ class _GroupCounts:
         shortfall: None when the group fits.
     """
 
-    tree: TopologyTree
-    request: PlacementRequest
     eligibility: Eligibility
     worker: Mapping[str, int]
     leader: Mapping[str, int] | None
@@ -290,13 +284,13 @@ def _count_group(
         )
         for empty in (False, True)
     )
-    request = search.read_request(workers, workers.count)
+    request = read_placement_request(tree.levels, workers, workers.count, features)
     for podset, assignment in before:
         leaves = ((tree.leaf_of_values(values), count) for values, count in assignment.domains)
         pods_by_leaf = {leaf: count for leaf, count in leaves if leaf is not None}
-        search.assume(pods_by_leaf, podset)
-        search_empty.assume(pods_by_leaf, podset)
-    counts = search.count(request, workers, leader).counts
+        search.free.assume(pods_by_leaf, podset.requests)
+        search_empty.free.assume(pods_by_leaf, podset.requests)
+    counts, _ = search.count(request, workers, leader)
     shares = search.assign(counts)
     eligibility = match_nodes(
         tree, workers, flavor.tolerations, soft_affinity=features.node_affinity_preferred
@@ -312,15 +306,13 @@ def _count_group(
         if worker[resource]
     }
     return _GroupCounts(
-        tree,
-        request,
         eligibility,
         worker,
         single_pod_requests(leader.requests) if leader is not None else None,
         {resource: nothing if amounts is None else amounts for resource, amounts in free.items()},
         usable,
         counts,
-        search_empty.count(request, workers, leader).counts,
+        search_empty.count(request, workers, leader)[0],
         shares if isinstance(shares, Shortfall) else None,
     )
 
@@ -332,17 +324,17 @@ def _level_capacities(
     group: _GroupCounts, occupants: Mapping[int, Sequence[Occupant]], top: int
 ) -> tuple[LevelCapacity, ...]:
     """Every level with its best domains, coarsest first."""
-    if not group.tree.leaf_count:
+    if not group.counts.tree.leaf_count:
         return ()
     found = []
-    wanted = group.request.count
-    for index, level in enumerate(group.tree.levels):
+    wanted = group.counts.request.count
+    for index, level in enumerate(group.counts.tree.levels):
         pods = group.counts.level(index).pods
         total = int(pods.sum())
         found.append(
             LevelCapacity(
                 level=level,
-                asked=index == group.request.level,
+                asked=index == group.counts.request.level,
                 domains=len(pods),
                 pods=total,
                 best=tuple(
@@ -378,7 +370,7 @@ def _domain_capacity(
     occupants: Mapping[int, Sequence[Occupant]],
     top: int,
 ) -> DomainCapacity:
-    tree, numbers, empty = group.tree, group.counts.level(level), group.empty.level(level)
+    tree, numbers, empty = group.counts.tree, group.counts.level(level), group.empty.level(level)
     start, end = tree.leaf_ranges[level][domain : domain + 2].tolist()
     resources = _resource_capacities(group, start, end)
     pods = int(numbers.pods[domain])
@@ -399,7 +391,7 @@ def _domain_capacity(
         nodes=len(inside),
         usable_nodes=int(inside.sum()),
         tightest=tightest.resource if tightest is not None and inside.any() else "",
-        fragmented=enough and pods < group.request.count,
+        fragmented=enough and pods < group.counts.request.count,
         resources=resources,
         holders=tuple(held[:top]),
         more_holders=max(0, len(held) - top),
@@ -414,7 +406,7 @@ def _resource_capacities(group: _GroupCounts, start: int, end: int) -> tuple[Res
         amount = group.worker[resource]
         here = np.maximum(over_all[start:end][mask], 0)
         free, fits = int(here.sum()), int(pods_that_fit(amount, here, len(here)).sum())
-        wanted = amount * group.request.count
+        wanted = amount * group.counts.request.count
         if group.leader is not None:
             wanted += group.leader.get(resource, 0)
         found.append(
@@ -480,7 +472,7 @@ def _nodes_outside_tree(flavor_topology: FlavorTopology, nodes: Iterable[NodeInf
 def _excluded_tree_nodes(group: _GroupCounts, workers: PodSetRequest) -> _Names:
     """Nodes of the tree on which no pod fits, by the rules that the message uses."""
     found: _Names = {}
-    tree = group.tree
+    tree = group.counts.tree
     codes, reasons = group.eligibility.codes, group.eligibility.reasons
     open_leaves = np.ones(tree.leaf_count, dtype=np.bool_)
     if codes is not None:
@@ -522,10 +514,7 @@ def _exclusions(found: _Names, top: int) -> tuple[Exclusion, ...]:
 
     return tuple(
         Exclusion(
-            rule=key[0],
-            detail=key[1],
-            nodes=len(found[key]),
-            names=tuple(sorted(found[key])[:top]),
+            rule=key[0], detail=key[1], nodes=len(found[key]), names=tuple(sorted(found[key])[:top])
         )
         for key in sorted(found, key=sort_key)
     )

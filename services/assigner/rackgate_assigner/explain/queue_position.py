@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rackgate.api.names import QueueReason
 from rackgate.features import Features
 from rackgate_assigner.explain.explanation import Holder, QueuePosition, QuotaLine, WorkloadAhead
 from rackgate_assigner.quota.active import cluster_queue_activity
+from rackgate_assigner.quota.amounts import quantity
 from rackgate_assigner.quota.queues import (
     ClusterQueueInfo,
     FlavorInfo,
@@ -17,13 +18,12 @@ from rackgate_assigner.quota.queues import (
     selects,
     without_topologies,
 )
-from rackgate_assigner.quota.quota import quantity
 from rackgate_assigner.scheduler.cycle import cycle_order
-from rackgate_assigner.scheduler.flavor_assigner import Offer, flavor_problem
+from rackgate_assigner.scheduler.local_queue_order import pending_ranks
+from rackgate_assigner.scheduler.nomination.offer import Offer, flavor_problem
 from rackgate_assigner.topology.model import PodSetRequest
 from rackgate_assigner.workload.info import WorkloadInfo, priority_of
 from rackgate_assigner.workload_slices.admission import queue_with_parent_flavors
-from rackgate_assigner.workload_slices.families import SliceFamily
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.cache import Cache
@@ -67,19 +67,14 @@ def pending_order(cache: Cache, row: WorkloadInfo) -> list[WorkloadInfo]:
     name = local.cluster_queue if local is not None else None
     queues = {key for key, found in cache.local_queues.items() if found.cluster_queue == name}
     queues.add(row.queue)
-    rows = [
-        other
-        for other in cache.snapshot().pending
-        if other.queue in queues and other.key != row.key
-    ]
-    return cycle_order([*rows, row], cache.priorities)
+    rows = [other for other in cache.pending() if other.queue in queues and other.key != row.key]
+    usage, features = cache.local_queue_usage(), cache.features
+    rank_of = pending_ranks(cache.local_queues, cache.cluster_queues, usage, features)
+    return sorted(cycle_order([*rows, row], cache.priorities), key=rank_of)
 
 
 def _problems(
-    cache: Cache,
-    row: WorkloadInfo,
-    queue: ClusterQueueInfo | None,
-    features: Features,
+    cache: Cache, row: WorkloadInfo, queue: ClusterQueueInfo | None, features: Features
 ) -> tuple[str, ...]:
     local = cache.local_queues.get(row.queue)
     short = row.queue.partition("/")[2]
@@ -99,7 +94,7 @@ def _problems(
     if queue is None:
         problems.append(f'ClusterQueue "{local.cluster_queue}" does not exist')
         return tuple(problems)
-    activity = cluster_queue_activity(queue, cache.flavors, cache.checks, features)
+    activity = cluster_queue_activity(queue, cache.flavors, cache.checks, features, cache.cohorts)
     for reason, text in activity.problems:
         if reason == QueueReason.STOPPED:
             problems.append(
@@ -126,20 +121,32 @@ def quota_lines(
             asked[resource] = asked.get(resource, 0) + amount * request.count
     asked["pods"] = sum(request.count for request in requests)
     lines: list[QuotaLine] = []
-    for group in queue.groups:
+    own, used = cache.cluster_queues[queue.name].nominal, cache.totals.used().get(queue.name, {})
+    node = cache.quota_usage().tree.queues[queue.name]
+    # A slice takes over what pods of its job use beyond admission.
+    taken_over = dict(cache.excess_usage.excess_of_workload(row.parent)) if row.parent else {}
+    for group in offer.queue.groups:
         for flavor in group.flavors:
             known: dict[str, Any] = {"problem": problem_of(offer, flavor, requests, group)}
             for resource in group.covered:
                 if asked.get(resource):
                     pair = (flavor, resource)
-                    holders = _quota_holders(cache, queue.name, pair)
+                    holders = _quota_holders(cache, _sharing(cache, queue), pair)
                     known["holders"] = tuple(holders[:top])
                     known["more_holders"] = max(0, len(holders) - top)
-                    nominal = group.nominal.get(pair, 0)
-                    used = offer.used.get(pair, 0)
-                    lines.append(_quota_line(pair, asked[resource], nominal, used, known))
+                    most = node.potential(pair)
+                    known["available"] = max(0, node.available(pair) + taken_over.get(pair, 0))
+                    known["never"] = asked[resource] > most
+                    amounts = (asked[resource], own.get(pair, 0), used.get(pair, 0))
+                    lines.append(_quota_line(pair, *amounts, **known))
     uncovered = [r for r in sorted(asked) if asked[r] and r != "pods" and not offer.group_of(r)]
-    return (*lines, *(_uncovered_quota_line(resource, asked[resource]) for resource in uncovered))
+    for resource in uncovered:
+        problem = f"resource {resource} unavailable in ClusterQueue"
+        amounts = (asked[resource], 0, 0)
+        lines.append(
+            _quota_line(("", resource), *amounts, available=0, never=True, problem=problem)
+        )
+    return tuple(lines)
 
 
 def problem_of(
@@ -150,19 +157,30 @@ def problem_of(
     return next((problem for problem in found if problem), "")
 
 
-def _quota_holders(cache: Cache, cluster_queue: str, pair: FlavorResource) -> list[Holder]:
-    """Workloads of a ClusterQueue that use a resource of a flavor, largest usage first.
+def _sharing(cache: Cache, queue: ClusterQueueInfo) -> Collection[str]:
+    """Names of the ClusterQueues that share quota with one, itself included."""
+    if not queue.cohort:
+        return (queue.name,)
+    tree = cache.quota_usage().tree
+    root = tree.queues[queue.name].root
+    return [name for name, node in tree.queues.items() if node.root is root]
+
+
+def _quota_holders(
+    cache: Cache, cluster_queues: Collection[str], pair: FlavorResource
+) -> list[Holder]:
+    """Workloads of these ClusterQueues that use a resource of a flavor, largest usage first.
 
     Pods whose Workload is gone are listed under their LocalQueue.
     """
     held = {
         key: holding.quota[pair]
         for key, holding in cache.usages.items()
-        if holding.cluster_queue == cluster_queue and holding.quota.get(pair)
+        if holding.cluster_queue in cluster_queues and holding.quota.get(pair)
     }
     for root, excess in cache.excess_usage.found.items():
         # Pods beyond what was admitted count for the Workload that they belong to.
-        if excess.cluster_queue == cluster_queue and (more := excess.amounts.get(pair)):
+        if excess.cluster_queue in cluster_queues and (more := excess.amounts.get(pair)):
             key = cache.excess_usage.workload_of(root) or excess.local_queue
             held[key] = held.get(key, 0) + more
     resource = pair[1]
@@ -173,10 +191,15 @@ def _quota_holders(cache: Cache, cluster_queue: str, pair: FlavorResource) -> li
 
 
 def _quota_line(
-    pair: FlavorResource, asked: int, nominal: int, used: int, known: Mapping[str, Any]
+    pair: FlavorResource,
+    asked: int,
+    nominal: int,
+    used: int,
+    *,
+    available: int,
+    **known: Any,
 ) -> QuotaLine:
     flavor, resource = pair
-    available = max(0, nominal - used)
     return QuotaLine(
         flavor=flavor,
         resource=resource,
@@ -185,39 +208,17 @@ def _quota_line(
         used=quantity(resource, used),
         available=quantity(resource, available),
         missing=quantity(resource, max(0, asked - available)),
-        never=asked > nominal,
         **known,
     )
 
 
-def _uncovered_quota_line(resource: str, asked: int) -> QuotaLine:
-    amount = quantity(resource, asked)
-    return QuotaLine(
-        flavor="",
-        resource=resource,
-        requested=amount,
-        nominal="0",
-        used="0",
-        available="0",
-        missing=amount,
-        never=True,
-        problem=f"resource {resource} unavailable in ClusterQueue",
-    )
-
-
 def offer_of(cache: Cache, row: WorkloadInfo, queue: ClusterQueueInfo, features: Features) -> Offer:
-    """What a ClusterQueue offers to a Workload now."""
+    """What a ClusterQueue offers to a Workload; to a slice, the flavors of its parent."""
     parent = cache.workloads.get(row.parent) if row.parent else None
-    restricted_queue = (
-        queue_with_parent_flavors(row, parent, queue) if parent is not None else queue
-    )
-    if isinstance(restricted_queue, ClusterQueueInfo):
-        queue = restricted_queue
+    if parent is not None:
+        restricted_queue = queue_with_parent_flavors(row, parent, queue)
+        queue = restricted_queue if isinstance(restricted_queue, ClusterQueueInfo) else queue
     flavors: Mapping[str, FlavorInfo] = cache.flavors
     if not features.topology_aware_scheduling:
         flavors = without_topologies(flavors)
-    used: Mapping[FlavorResource, int] = cache.totals.used().get(queue.name, {})
-    if row.parent:
-        excess = dict(cache.excess_usage.excess_of_workload(row.parent))
-        used = SliceFamily(parent, excess=excess).used_by_others(used)
-    return Offer(queue, flavors, used)
+    return Offer(queue, flavors)

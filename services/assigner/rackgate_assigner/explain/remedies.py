@@ -38,7 +38,7 @@ class Trial:
     def place(self, changed: Sequence[PodSetRequest] = (), *, empty: bool = False) -> Placement:
         """Place the PodSets; `changed` replace those of the same names.
 
-        changed: changed PodSets.
+        Args:
             changed: variants of some PodSets.
             empty: as if nothing else were placed by topology.
         """

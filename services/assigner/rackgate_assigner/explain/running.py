@@ -82,20 +82,14 @@ def find_unhealthy_nodes(
 
     Only where the assignment names hosts: a rack is healthy although one of its nodes is not.
     """
-    assignment = row.reserved
-    podset_assignment = (
-        next((p for p in assignment.podsets if p.name == podset), None) if assignment else None
-    )
-    if (
-        podset_assignment is None
-        or podset_assignment.topology is None
-        or podset_assignment.topology.levels != HOST_LEVELS
-    ):
+    parts = row.reserved.podsets if row.reserved is not None else ()
+    topology = next((part.topology for part in parts if part.name == podset), None)
+    if topology is None or topology.levels != HOST_LEVELS:
         return ()
     marked = set(unhealthy)
     by_host = {node.labels.get(HOST_LEVELS[0], ""): node for node in nodes.values()}
     found = []
-    for values, _ in podset_assignment.topology.domains:
+    for values, _ in topology.domains:
         node = by_host.get(values[-1])
         if node is None:
             found.append(f"{values[-1]} (gone)")

@@ -50,6 +50,8 @@ def summary_of(
             f"{_ENDING_TEXTS[state]}{at}. {live_pods} pods of its job still run or terminate. "
             "Their quota is held until they are gone."
         )
+    if found is None and state == "reserved":
+        return _reserved_text(row)
     if found is None:
         more = _unready_text(row) if state == "admitted" else ""
         return _STATE_TEXTS.get(state, "") + more
@@ -62,6 +64,11 @@ def summary_of(
             return "It fits now, but the Workloads ahead of it come first."
         if state == "notSubmitted":
             return "It would be admitted at once."
+        if row.pending_reason == PendingReason.WAITING_FOR_PODS_READY:
+            return (
+                "It fits, but nothing is admitted while pods of an admitted Workload are not ready"
+                " (waitForPodsReady.blockAdmission)."
+            )
         return "It fits now and should be admitted in the next cycle."
     problem = next((podset.problem for podset in row.podsets if podset.problem), None)
     if problem is not None:
@@ -71,7 +78,22 @@ def summary_of(
     parts = [*_quota_reasons(found), *_topology_reasons(found)]
     if found.reason == PendingReason.WAITING_FOR_PREEMPTED:
         parts.append("Workloads with lower priority are preempted for it")
+    parts += _not_preempted(found)
     return f"{'. '.join(parts)}." if parts else f"{found.message}."
+
+
+def _reserved_text(row: WorkloadInfo) -> str:
+    """What a Workload with quota waits for."""
+    if row.passed_checks:
+        return "Quota is reserved for it, and its admission checks are Ready. It is placed next."
+    waiting = [
+        f"{state.name} ({state.state}{f': {state.message}' if state.message else ''})"
+        for state in row.checks
+        if state.state != "Ready"
+    ]
+    if not waiting:
+        return "Quota is reserved for it. It is admitted next."
+    return f"Quota is reserved for it. It waits for admission checks: {', '.join(waiting)}."
 
 
 def _unready_text(row: WorkloadInfo) -> str:
@@ -98,6 +120,15 @@ def _quota_reasons(found: Explanation) -> Iterator[str]:
             )
 
 
+def _not_preempted(found: Explanation) -> Iterator[str]:
+    """Why nothing is preempted, if one rule keeps all Workloads that are listed."""
+    texts = {one.text for one in found.not_preempted}
+    if len(texts) == 1:
+        (one, *others) = found.not_preempted
+        names = "The Workloads that hold it are" if others else f"{one.workload} is"
+        yield f"{names} not preempted: {one.text}"
+
+
 def short_of_quota(lines: tuple[QuotaLine, ...]) -> list[QuotaLine]:
     """Lines of resources for which no usable flavor has enough."""
     found = []
@@ -110,9 +141,9 @@ def short_of_quota(lines: tuple[QuotaLine, ...]) -> list[QuotaLine]:
     return found
 
 
-def not_fitting_views(found: Explanation) -> list[FlavorView]:
+def not_fitting_views(flavors: Sequence[FlavorView]) -> list[FlavorView]:
     """Flavors in whose topology it does not fit: those that were tried, else all."""
-    views = [view for view in found.flavors if not view.fits]
+    views = [view for view in flavors if not view.fits]
     chosen = [view for view in views if view.chosen]
     usable = [view for view in views if not view.problem]
     return chosen or usable or views
@@ -121,7 +152,7 @@ def not_fitting_views(found: Explanation) -> list[FlavorView]:
 def _topology_reasons(found: Explanation) -> Iterator[str]:
     if any(view.fits and not view.problem for view in found.flavors):
         return
-    for view in not_fitting_views(found)[:1]:
+    for view in not_fitting_views(found.flavors)[:1]:
         if view.fitting is None:
             yield view.problem or view.message
             continue
@@ -165,7 +196,7 @@ def changes_of(found: Explanation) -> tuple[Remedy, ...]:
         ]
     short = short_of_quota(found.quota)
     placed = any(view.fits and not view.problem for view in found.flavors)
-    views = [] if placed else not_fitting_views(found)
+    views = [] if placed else not_fitting_views(found.flavors)
     enough = len(short) == 1 and (not views or any(view.fits_when_empty for view in views))
     for line in short:
         changes += _quota_changes(line, enough=enough)

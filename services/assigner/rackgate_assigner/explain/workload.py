@@ -22,12 +22,14 @@ from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.explain.explanation import (
     Explanation,
     FlavorView,
+    NotPreempted,
     PodSetStatus,
     QuotaLine,
     State,
 )
 from rackgate_assigner.explain.flavor_nodes import missing_levels as missing_levels_of
 from rackgate_assigner.explain.flavor_views import FlavorExplainer
+from rackgate_assigner.explain.not_preempted import not_preempted
 from rackgate_assigner.explain.placement import podset_placement
 from rackgate_assigner.explain.queue_position import (
     offer_of,
@@ -46,7 +48,14 @@ if TYPE_CHECKING:
 SHOWN = 3
 
 
-def explain(cache: Cache, key: str, features: Features, top: int = SHOWN) -> Explanation | None:
+def explain(
+    cache: Cache,
+    key: str,
+    features: Features,
+    top: int = SHOWN,
+    *,
+    fair_sharing: tuple[str, ...] | None = None,
+) -> Explanation | None:
     """Why a Workload is pending, or its usage; None if it does not exist.
 
     Args:
@@ -54,12 +63,13 @@ def explain(cache: Cache, key: str, features: Features, top: int = SHOWN) -> Exp
         key: `namespace/name`.
         features: state of feature gates.
         top: maximum number of domains, holders and names in each list.
+        fair_sharing: strategies of preemption in their order; None: fair sharing is off.
     """
     row, holding = cache.workloads.get(key), cache.usages.get(key)
     if row is None or holding is None:
         return None
     if holding.pending:
-        return explain_row(cache, row, "waiting", features, top)
+        return explain_row(cache, row, "waiting", features, top, fair_sharing=fair_sharing)
     state = _state(row, bool(holding.cluster_queue))
     return Explanation(
         workload=key,
@@ -73,7 +83,13 @@ def explain(cache: Cache, key: str, features: Features, top: int = SHOWN) -> Exp
 
 
 def explain_row(
-    cache: Cache, row: WorkloadInfo, state: State, features: Features, top: int = SHOWN
+    cache: Cache,
+    row: WorkloadInfo,
+    state: State,
+    features: Features,
+    top: int = SHOWN,
+    *,
+    fair_sharing: tuple[str, ...] | None = None,
 ) -> Explanation:
     """As `explain`, for a Workload that is pending or not submitted.
 
@@ -83,9 +99,10 @@ def explain_row(
         state: `waiting` or `notSubmitted`.
         features: state of feature gates.
         top: as in `explain`.
+        fair_sharing: as in `explain`.
     """
     row = replace(row, reserved=None)
-    alone = decide(cache, [row], row.key, features)
+    alone = decide(cache, [row], row.key, features, fair_sharing)
     position = queue_position(cache, row, features, top)
     quota: tuple[QuotaLine, ...] = ()
     flavors: tuple[FlavorView, ...] = ()
@@ -95,6 +112,11 @@ def explain_row(
         quota = quota_lines(cache, row, offer.queue, offer, top)
         flavors = FlavorExplainer(cache, offer, features, top).views(row, alone)
     reason, message = _reason_and_message(alone)
+    kept: tuple[NotPreempted, ...] = ()
+    more_kept = 0
+    if isinstance(alone, Requeue) and not row.parent and not position.problems:
+        name = position.cluster_queue
+        kept, more_kept = not_preempted(cache, row, name, quota, flavors, fair_sharing=fair_sharing)
     found = Explanation(
         workload=row.key,
         state=state,
@@ -103,11 +125,13 @@ def explain_row(
         fits=isinstance(alone, Admit),
         reason=reason,
         message=message,
-        in_turn=_in_turn(cache, row, alone, features),
+        in_turn=_in_turn(cache, row, alone, features, fair_sharing),
         told=row.pending_message,
         queue=position,
         quota=quota,
         flavors=flavors,
+        not_preempted=kept,
+        more_not_preempted=more_kept,
     )
     changes = changes_of(found)
     summary = summary_of(state, row, found)
@@ -115,13 +139,18 @@ def explain_row(
 
 
 def decide(
-    cache: Cache, rows: Sequence[WorkloadInfo], key: str, features: Features
+    cache: Cache,
+    rows: Sequence[WorkloadInfo],
+    key: str,
+    features: Features,
+    fair_sharing: tuple[str, ...] | None = None,
 ) -> Decision | None:
     """What a cycle with these rows alone decides about one of them."""
     snapshot: Snapshot = cache.snapshot()
     snapshot.pending = [replace(row, pending_reason="", pending_message="") for row in rows]
     snapshot.eviction_candidates = []
-    return next((d for d in plan(snapshot, features) if d.workload == key), None)
+    decisions = plan(snapshot, features, fair_sharing=fair_sharing)
+    return next((found for found in decisions if found.workload == key), None)
 
 
 def _state(row: WorkloadInfo, holds: bool) -> State:
@@ -130,7 +159,9 @@ def _state(row: WorkloadInfo, holds: bool) -> State:
     if row.admission_error:
         return "unreadable"
     if holds:
-        return "evicted" if row.evicted else "admitted"
+        if row.evicted:
+            return "evicted"
+        return "admitted" if row.admitted else "reserved"
     return "deleting" if row.deleting else "inactive"
 
 
@@ -140,7 +171,13 @@ def _reason_and_message(decision: Decision | None) -> tuple[str, str]:
     return "", ""
 
 
-def _in_turn(cache: Cache, row: WorkloadInfo, alone: Decision | None, features: Features) -> str:
+def _in_turn(
+    cache: Cache,
+    row: WorkloadInfo,
+    alone: Decision | None,
+    features: Features,
+    fair_sharing: tuple[str, ...] | None,
+) -> str:
     """The message of the next cycle, if the Workloads ahead make a difference."""
     if not isinstance(alone, Admit):
         return ""
@@ -148,7 +185,7 @@ def _in_turn(cache: Cache, row: WorkloadInfo, alone: Decision | None, features: 
     place = next(at for at, other in enumerate(line) if other.key == row.key)
     if not place:
         return ""
-    decision = decide(cache, line[: place + 1], row.key, features)
+    decision = decide(cache, line[: place + 1], row.key, features, fair_sharing)
     return _reason_and_message(decision)[1]
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from rackgate.api import names
+from rackgate.api.names import UnderlyingCause
 from rackgate.api.resources import JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS
 from rackgate.features import DEFAULTS, Features
 from rackgate.jobframework.generic_job import GenericJob, JobLike
@@ -27,7 +28,7 @@ from rackgate.runtime import clock
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.assumed_writes import AssumedCreations
-from rackgate_assigner.cache.live_pods import LivePodCount
+from rackgate_assigner.cache.pods.live_pods import LivePodCount
 from rackgate_assigner.jobs.executor import ActionExecutor, Stores
 from rackgate_assigner.jobs.patches import spec_ops
 from rackgate_assigner.jobs.plan import (
@@ -38,6 +39,7 @@ from rackgate_assigner.jobs.plan import (
     plan_orphaned_workload,
     plan_ownerless_workload,
     plan_unmanaged_job,
+    reclaimed_pods,
 )
 from rackgate_assigner.jobs.state import (
     JobState,
@@ -50,16 +52,20 @@ from rackgate_assigner.jobs.state import (
     unmanaged_namespaces,
     workload_name_of,
 )
-from rackgate_assigner.node_replacement.recovery_timeout import RecoveryTimeout, backoff_remaining_s
 from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.scheduler.writer import WorkloadWriter
+from rackgate_assigner.workload.elapsed import ElapsedTimes, Moment
+from rackgate_assigner.workload.execution_time import execution_time
+from rackgate_assigner.workload.pods_ready_timeout import PodsReadyTimeouts, backoff_remaining_s
+from rackgate_assigner.workload.retention import Retention
 from rackgate_assigner.workqueue import WorkQueue
 
 POLL_S: Final = 0.5
 PODS_LEFT_POLL_S: Final = 30.0
 # A Workload without quota is left to the garbage collector for this long, without a request.
 GARBAGE_COLLECTION_S: Final = 30.0
-_NO_TIMEOUT: Final = RecoveryTimeout()
+_NO_TIMEOUTS: Final = PodsReadyTimeouts()
+_KEEP: Final = Retention()
 
 
 K = TypeVar("K")
@@ -92,7 +98,8 @@ class JobController:
         on_in_sync: Callable[[str], None] = lambda _key: None,
         live_pods: Callable[[str], LivePodCount] = lambda _job_uid: LivePodCount(),
         on_managed: Callable[[JobLike], None] = lambda _job: None,
-        recovery: RecoveryTimeout = _NO_TIMEOUT,
+        timeouts: PodsReadyTimeouts = _NO_TIMEOUTS,
+        retention: Retention = _KEEP,
         is_namespace_selected: Callable[[str], bool] | None = None,
     ) -> None:
         """Prepare; `run` does the work.
@@ -110,7 +117,8 @@ class JobController:
             live_pods: number of live pods of a job, by its uid.
             on_managed: called with each job that is managed although it claims to belong to
                 another object.
-            recovery: how long pods may be missing after they were ready.
+            timeouts: how long pods of an admitted job may be missing.
+            retention: how long ended Workloads are kept.
             is_namespace_selected: whether jobs of a namespace are managed; None: they are in all.
         """
         self._unmanaged = unmanaged_namespaces(system_namespace)
@@ -127,7 +135,7 @@ class JobController:
         self._children: dict[str, set[str]] = defaultdict(set)
         self.waiting: dict[Key, str] = {}
         self._on_in_sync, self._live_pods, self._on_managed = on_in_sync, live_pods, on_managed
-        self._recovery, self._is_namespace_selected = recovery, is_namespace_selected
+        self._timeouts, self._is_namespace_selected = timeouts, is_namespace_selected
         self._hold_for_terminating = features.hold_quota_for_terminating_pods
         # Workloads by the uid of the job that they were made for, and those with another owner now.
         self._workloads_by_job: dict[str, set[str]] = defaultdict(set)
@@ -136,7 +144,9 @@ class JobController:
         self._jobs_by_namespace: dict[str, set[Key]] = defaultdict(set)
         # Owners that were found to exist: uid of the child to that of the owner.
         self._verified_owners: dict[str, str] = {}
+        self._retention = retention
         self._out_of_sync: set[str] = set()
+        self._elapsed = ElapsedTimes()
         # Finished Workloads whose job is not watched any more: until when they are left alone.
         self._left_to_collector_until: dict[str, float] = {}
         # Workloads whose owner is known to be gone, each with its uid: a uid is never used again.
@@ -211,6 +221,7 @@ class JobController:
         """A Workload was deleted."""
         self._assumed_writes.forget(WORKLOADS.kind, workload.metadata.key)
         self._out_of_sync.discard(workload.metadata.key)
+        self._elapsed.forget(workload.metadata.key)
         self._left_to_collector_until.pop(workload.metadata.key, None)
         self._missing_owners.pop(workload.metadata.key, None)
         self._owner_removed.discard(workload.metadata.key)
@@ -287,14 +298,21 @@ class JobController:
         """Whether a pending Workload requests what its job requests now, and the job is stopped.
 
         PodsReady of an earlier run must be removed, too: if it is kept on admission, the pods of
-        the next run would count as lost since that earlier run.
+        the next run would count as lost since that earlier run. Pods that count as done but are not
+        would run without quota.
         """
         job = self.job_for(workload)
         if job is None:
             return owner_of(workload) is None and not self._is_owner_foreign(workload)
         job_state = self._job_state(job, workload)
         has_no_pods_ready = workload.condition(names.WorkloadCondition.PODS_READY) is None
-        if has_no_pods_ready and job_state.stopped and not spec_ops(job, workload, job_state):
+        has_its_done_pods = reclaimed_pods(workload) == dict(job_state.reclaimable_pods)
+        if (
+            has_no_pods_ready
+            and has_its_done_pods
+            and job_state.stopped
+            and not spec_ops(job, workload, job_state)
+        ):
             return True
         self._out_of_sync.add(workload.metadata.key)
         self.queue.add(_key(job))
@@ -420,19 +438,36 @@ class JobController:
         beyond_admission = self._pods_beyond_admission(job, workload)
         if workload is None:
             return self._job_state(job, workload, beyond_admission=beyond_admission)
-        now = clock.now()
-        staged = self._recovery.timeout_s is not None and kind_of(job).starts_in_stages(job)
-        left_s = None if staged else self._recovery.remaining_s(workload, now)
-        paused = backoff_remaining_s(workload, now)
-        for delay_s in (left_s, paused):
+        now = Moment(clock.now(), clock.monotonic())
+        elapsed = self._elapsed.at(workload.metadata.key, now)
+        missing = None
+        if self._timeouts.enabled:
+            staged = kind_of(job).starts_in_stages(job)
+            missing = self._timeouts.missing_pods(workload, elapsed, staged=staged)
+        paused = backoff_remaining_s(workload, elapsed)
+        execution = execution_time(workload, elapsed)
+        kept_s = self._retention.remaining_s(workload, elapsed)
+        for delay_s in (
+            kept_s,
+            missing.remaining_s if missing is not None else None,
+            execution.remaining_s if execution is not None else None,
+            paused,
+        ):
             if delay_s is not None and delay_s > 0:
                 self.queue.add_later(key, delay_s)
-        is_late = left_s is not None and left_s <= 0
         job_state = self._job_state(job, workload, beyond_admission=beyond_admission)
-        retry = self._recovery.next_requeue_state(workload, now) if is_late else None
+        timed_out = None
+        # Lost pods of a suspended job are those of an earlier run.
+        is_lost = missing is not None and missing.cause is UnderlyingCause.WAIT_FOR_RECOVERY
+        due = not job_state.ready and not (is_lost and job_state.suspended)
+        if missing is not None and missing.remaining_s <= 0 and due:
+            timed_out = self._timeouts.time_out(workload, missing.cause, now.wall)
+        retention_over = kept_s is not None and kept_s <= 0
         return replace(
             job_state,
-            recovery_requeue=None if job_state.ready or job_state.suspended else retry,
+            retention_over=retention_over,
+            execution=execution,
+            timed_out=timed_out,
             requeue_in_s=paused,
         )
 
@@ -486,7 +521,7 @@ class JobController:
             return
         live_pods = self._pods_holding_quota(workload.job_uid)
         if workload.metadata.controller is None:
-            await self._executor.execute(None, plan_ownerless_workload(workload, live_pods))
+            await self._reconcile_ownerless_workload(key, workload, live_pods)
             return
         if self._is_owner_foreign(workload):
             action = plan_orphaned_workload(workload, live_pods, "its owner was changed")
@@ -505,6 +540,23 @@ class JobController:
             self.queue.add_later(key, wait_s)
             return
         await self._reconcile_missing_owner(key, workload, *owner)
+
+    async def _reconcile_ownerless_workload(
+        self, key: Key, workload: Workload, live_pods: int
+    ) -> None:
+        now = Moment(clock.now(), clock.monotonic())
+        elapsed = self._elapsed.at(workload.metadata.key, now)
+        execution = execution_time(workload, elapsed)
+        paused = backoff_remaining_s(workload, elapsed)
+        kept_s = self._retention.remaining_s(workload, elapsed)
+        for delay_s in (execution.remaining_s if execution is not None else None, paused, kept_s):
+            if delay_s is not None and delay_s > 0:
+                self.queue.add_later(key, delay_s)
+        is_over = kept_s is not None and kept_s <= 0
+        action = plan_ownerless_workload(
+            workload, live_pods, execution, paused, retention_over=is_over
+        )
+        await self._executor.execute(None, action)
 
     def _garbage_collection_left_s(self, workload: Workload) -> float:
         """Seconds to leave a Workload to the garbage collector, which deletes it with its job.

@@ -132,14 +132,19 @@ class ActionExecutor:
                 answer = await self._writer.patch(workload, ops)
                 self._assume_write(workload, answer.metadata)
                 self._report_event(job, "UpdatedWorkload", f"updated {workload.metadata.key}")
-            case plan.EvictWorkload(workload, reason, message, requeue):
-                await self._writer.evict(workload, reason, message, requeue=requeue)
+            case plan.EvictWorkload(workload, reason, message, requeue, underlying_cause):
+                await self._writer.evict(
+                    workload, reason, message, requeue=requeue, underlying_cause=underlying_cause
+                )
+            case plan.DeactivateWorkload(workload, cause, message):
+                answer = await self._writer.deactivate_admitted(workload, cause, message)
+                self._assume_write(workload, answer.metadata)
             case plan.RequeueWorkload(workload):
                 answer = await self._writer.requeue_after_backoff(workload)
                 self._assume_write(workload, answer.metadata)
                 log.info("workload_backoff_finished", workload=workload.metadata.key)
-            case plan.ReleaseQuota(workload):
-                answer = await self._writer.release(workload)
+            case plan.ReleaseQuota(workload, past_execution_s):
+                answer = await self._writer.release(workload, past_execution_s)
                 self._assume_write(workload, answer.metadata)
             case plan.UpdatePodsReady(workload, ready):
                 answer = await self._writer.set_pods_ready(workload, ready=ready)
@@ -163,6 +168,8 @@ class ActionExecutor:
         match action:
             case plan.CreateWorkload():
                 await self._create(job, action)
+            case plan.DeleteJob(workload, why):
+                await self._delete_job(job, workload, why)
             case plan.StopJob(stop, why):
                 await self._patch_job(job, stop.operations)
                 log.info("job_stopping", job=job.metadata.key, phase=stop.phase, reason=why)
@@ -217,6 +224,27 @@ class ActionExecutor:
             self._report.job(job, "ErrWorkloadCompose", note, warning=True)
             raise
         log.info("workload_created", workload=f"{namespace}/{name}", job=job.metadata.key)
+
+    async def _delete_job(self, job: JobLike, workload: Workload, why: str) -> None:
+        """Delete a job, and with it its Workload, unless either has changed.
+
+        The Workload is read live: somebody may have activated it a moment ago.
+        """
+        live = await self._writer.read(workload.metadata.namespace, workload.metadata.name)
+        if live is None or live.metadata.resource_version != workload.metadata.resource_version:
+            return  # the watch will show the change, and the job is reconciled again
+        meta, resource = job.metadata, kind_of(job).resource
+        options = {
+            "preconditions": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+            "propagationPolicy": "Background",
+        }
+        path = resource.path(meta.namespace, meta.name)
+        try:
+            await self._client.delete(path, msgspec.json.encode(options))
+        except NotFoundError:
+            return
+        log.info("job_deleted", job=meta.key, workload=workload.metadata.key, reason=why)
+        self._report.job(job, "Deleted", f"deleted: {why}")
 
     async def _start(self, job: JobLike, workload: Workload) -> None:
         admission = workload.status.admission

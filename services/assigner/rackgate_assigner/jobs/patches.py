@@ -10,6 +10,7 @@ from rackgate.api.resources import WORKLOADS
 from rackgate.jobframework.generic_job import UNSUSPEND, JobLike
 from rackgate.jobframework.injection import StartConflict, remove_injection_ops, start_ops
 from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
+from rackgate.jobframework.managed import maximum_execution_time
 from rackgate.jobframework.podsets import pods_without_gate, podsets_differ
 from rackgate.jobframework.registry import kind_of
 from rackgate.wire.kueue import PriorityClassRef, ResourceFlavor, Workload
@@ -36,8 +37,16 @@ def start_patch(
         return ops
     # A replacement of a terminating pod would run at once: both would use the quota of one pod.
     has_ungated_pods = not workload.elastic and pods_without_gate(workload) > 0
-    wait_ops = kind_of(job).wait_for_termination_ops(job) if has_ungated_pods else []
-    return [dict(UNSUSPEND), *ops, *wait_ops, *workload_annotation_ops(job, workload.metadata.name)]
+    kind = kind_of(job)
+    wait_ops = kind.wait_for_termination_ops(job) if has_ungated_pods else []
+    annotation_ops = workload_annotation_ops(job, workload.metadata.name)
+    return [
+        dict(UNSUSPEND),
+        *ops,
+        *kind.reduce_ops(job, workload),
+        *wait_ops,
+        *annotation_ops,
+    ]
 
 
 def started_template_ops(
@@ -101,6 +110,9 @@ def workload_body(
         "priority": priority.value,
         "podSets": kind.podsets(kind.manifest(job)),
     }
+    maximum = maximum_execution_time(job.metadata.labels)
+    if maximum is not None:
+        spec["maximumExecutionTimeSeconds"] = maximum
     if priority.ref is not None:
         spec["priorityClassRef"] = dict(priority.ref)
     metadata: dict[str, Any] = {
@@ -141,6 +153,20 @@ def spec_ops(job: JobLike, workload: Workload, job_state: JobState) -> tuple[Jso
         ops.append({"op": "remove", "path": _ELASTIC_ANNOTATION_PATH})
     elif job_state.elastic and not workload.elastic:
         ops += _annotation_ops(workload, names.ELASTIC_ANNOTATION, "true")
+    return (*ops, *reserved_spec_ops(job, workload, job_state))
+
+
+def reserved_spec_ops(
+    job: JobLike, workload: Workload, job_state: JobState
+) -> tuple[JsonPatchOp, ...]:
+    """As `spec_ops`, of what may change while quota is reserved, until it is admitted."""
+    maximum = maximum_execution_time(job.metadata.labels)
+    path = "/spec/maximumExecutionTimeSeconds"
+    ops: list[JsonPatchOp] = []
+    if maximum is None and workload.spec.maximum_execution_time_seconds is not None:
+        ops.append({"op": "remove", "path": path})
+    elif maximum != workload.spec.maximum_execution_time_seconds:
+        ops.append({"op": "add", "path": path, "value": maximum})
     return (*ops, *priority_ops(workload, job_state.priority))
 
 
@@ -157,19 +183,32 @@ def finalizer_ops(workload: Workload) -> tuple[JsonPatchOp, ...]:
 
 
 def priority_ops(workload: Workload, priority: Priority) -> tuple[JsonPatchOp, ...]:
-    """Operations that update the Workload's priority."""
+    """Operations that update the Workload's priority.
+
+    Its value may always change. While quota is reserved, the reference may only change from one
+    WorkloadPriorityClass to another; a rule of the API rejects other changes. The reference then
+    follows when the Workload is pending again.
+    """
     if priority.missing is not None:
         return ()
     ops: list[JsonPatchOp] = []
     if (workload.spec.priority or 0) != priority.value:
         ops.append({"op": "add", "path": "/spec/priority", "value": priority.value})
     present = _priority_class_ref_json(workload.spec.priority_class_ref)
+    if workload.status.admission is not None and not _may_replace_ref(present, priority.ref):
+        return tuple(ops)
     if present != priority.ref and priority.ref is None:
         ops.append({"op": "remove", "path": "/spec/priorityClassRef"})
     elif present != priority.ref and priority.ref is not None:
         value = dict(priority.ref)
         ops.append({"op": "add", "path": "/spec/priorityClassRef", "value": value})
     return tuple(ops)
+
+
+def _may_replace_ref(present: Mapping[str, str] | None, wanted: Mapping[str, str] | None) -> bool:
+    """Whether a reference may be replaced while quota is reserved."""
+    refs = (present, wanted)
+    return all(ref is not None and ref["group"] == names.GROUP for ref in refs)
 
 
 def _priority_class_ref_json(ref: PriorityClassRef | None) -> dict[str, str] | None:

@@ -13,10 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from rackgate.api import names
-from rackgate.api.names import EvictionReason, FinishedReason, WorkloadCondition
+from rackgate.api.names import (
+    EvictionReason,
+    FinishedReason,
+    UnderlyingCause,
+    WorkloadCondition,
+)
 from rackgate.jobframework.generic_job import JobLike, StaleChildJob
 from rackgate.jobframework.injection import StopAction, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp
@@ -26,10 +31,16 @@ from rackgate_assigner.jobs.patches import (
     finalizer_ops,
     priority_ops,
     remove_creation_injection_ops,
+    reserved_spec_ops,
     spec_ops,
 )
 from rackgate_assigner.jobs.state import JobState, workload_name_of
 from rackgate_assigner.workload import conditions
+from rackgate_assigner.workload.execution_time import ExecutionTime
+from rackgate_assigner.workload.pods_ready_timeout import TimedOut
+from rackgate_assigner.workload.status import NO_REQUEUE
+
+RETENTION_OVER: Final = "its retention time is over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,14 @@ class CreateWorkload:
 @dataclass(frozen=True, slots=True)
 class DeleteWorkload:
     """Delete a Workload that the job does not need (any more)."""
+
+    workload: Workload
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Delete a stopped job, unless its Workload changes meanwhile."""
 
     workload: Workload
     why: str
@@ -85,12 +104,23 @@ class EvictWorkload:
 
     Attributes:
         requeue: time of the requeue; None: as soon as its job has stopped.
+        underlying_cause: why, if the reason is more general; else "".
     """
 
     workload: Workload
     reason: str
     message: str
     requeue: RequeueState | None = None
+    underlying_cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeactivateWorkload:
+    """Set `spec.active` of a Workload with quota to false; the scheduling cycle then evicts it."""
+
+    workload: Workload
+    cause: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +139,14 @@ class RemovePodsReady:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseQuota:
-    """Clear the admission: the job has stopped."""
+    """Clear the admission: the job has stopped.
+
+    Attributes:
+        past_execution_s: its execution time until now; None if it has no maximum.
+    """
 
     workload: Workload
+    past_execution_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +216,12 @@ Action: TypeAlias = (
     NoAction
     | CreateWorkload
     | DeleteWorkload
+    | DeleteJob
     | ReleaseFinalizer
     | FinishWorkload
     | UpdateWorkload
     | EvictWorkload
+    | DeactivateWorkload
     | RequeueWorkload
     | RemovePodsReady
     | ReleaseQuota
@@ -264,17 +301,42 @@ def plan_orphaned_workload(
     return _delete_workload(workload, why, live_pods)
 
 
-def plan_ownerless_workload(workload: Workload, live_pods: int = 0) -> Action:
-    """The next action for a Workload without a controller: no job can change it."""
+def plan_ownerless_workload(
+    workload: Workload,
+    live_pods: int = 0,
+    execution: ExecutionTime | None = None,
+    requeue_in_s: float | None = None,
+    *,
+    retention_over: bool = False,
+) -> Action:
+    """The next action for a Workload without a controller: no job can change it.
+
+    Args:
+        workload: as stored.
+        live_pods: live pods of the job that it was made for.
+        execution: its execution time, if it has a maximum.
+        requeue_in_s: seconds until it is queued again, None without such a delay.
+        retention_over: it has finished, and was kept long enough.
+    """
     if names.JOB_UID_LABEL in workload.metadata.labels:
         # Created for a job that was deleted without its dependents, or whose owner reference was
         # removed. It keeps its quota until the pods of that job are gone.
         return _delete_workload(workload, "it has no owner any more", live_pods)
     if workload.metadata.deletion_timestamp is not None:
         return _delete_workload(workload, "")
-    evicted = workload.is_true(WorkloadCondition.EVICTED)
-    if evicted and workload.status.admission is not None:
-        return ReleaseQuota(workload)
+    if retention_over and workload.is_true(WorkloadCondition.FINISHED):
+        return DeleteWorkload(workload, RETENTION_OVER)
+    if workload.status.admission is None:
+        if _is_backoff_over(workload, requeue_in_s):
+            return RequeueWorkload(workload)
+        return NoAction("the Workload belongs to no job")
+    deactivation = _complete_deactivation(workload)
+    if deactivation is not None:
+        return deactivation
+    if workload.is_true(WorkloadCondition.EVICTED):
+        return _release_quota(workload, execution)
+    if workload.spec.active and execution is not None and execution.remaining_s <= 0:
+        return _exceed_execution_time(workload)
     return NoAction("the Workload belongs to no job")
 
 
@@ -341,6 +403,8 @@ def _plan_finished_job(workload: Workload, job_state: JobState) -> Action:
         return _wait_for_pods(job_state.live_pods)
     if names.IN_USE_FINALIZER in workload.metadata.finalizers:
         return ReleaseFinalizer(workload)
+    if job_state.retention_over:
+        return DeleteWorkload(workload, RETENTION_OVER)
     return NoAction("finished")
 
 
@@ -361,16 +425,36 @@ def _plan_active_workload(job: JobLike, workload: Workload, job_state: JobState)
         return UpdateWorkload(workload, operations)
     if workload.status.admission is None:
         return _plan_pending(job, workload, job_state)
+    deactivation = _complete_deactivation(workload)
+    if deactivation is not None:
+        return deactivation
     if workload.is_true(WorkloadCondition.EVICTED):
         return _plan_evicted(workload, job_state)
+    if not workload.is_true(WorkloadCondition.ADMITTED):
+        return _plan_reserved(job, workload, job_state)
     return _plan_admitted(job, workload, job_state)
+
+
+def _complete_deactivation(workload: Workload) -> DeactivateWorkload | None:
+    """The deactivation of a Workload with quota, if the first of its two writes was made."""
+    target = workload.condition(WorkloadCondition.DEACTIVATION_TARGET)
+    if not workload.spec.active or target is None or target.status != conditions.TRUE:
+        return None
+    return DeactivateWorkload(workload, target.reason, target.message)
+
+
+def _is_backoff_over(workload: Workload, requeue_in_s: float | None) -> bool:
+    """Whether a Workload without quota is queued again, or was deactivated and starts over."""
+    if not workload.spec.active:
+        return workload.status.requeue_state not in (None, NO_REQUEUE)
+    return requeue_in_s is not None and requeue_in_s <= 0
 
 
 def _plan_evicted(workload: Workload, job_state: JobState) -> Action:
     if not job_state.stopped:
         evicted = workload.condition(WorkloadCondition.EVICTED)
         return _stop_job(job_state, evicted.message if evicted is not None else "evicted")
-    return ReleaseQuota(workload)
+    return _release_quota(workload, job_state.execution)
 
 
 def _plan_pending(job: JobLike, workload: Workload, job_state: JobState) -> Action:
@@ -380,18 +464,35 @@ def _plan_pending(job: JobLike, workload: Workload, job_state: JobState) -> Acti
         return RemovePodsReady(workload)
     if job_state.pod_count == 0:
         return DeleteWorkload(workload, f"the {job_state.kind} requests no pods")
-    if job_state.requeue_in_s is not None and (
-        job_state.requeue_in_s <= 0 or not workload.spec.active
-    ):
+    if _is_backoff_over(workload, job_state.requeue_in_s):
         return RequeueWorkload(workload)
     ops = spec_ops(job, workload, job_state)
     if ops:
         return UpdateWorkload(workload, ops)
-    if _reclaimed_pods(workload) != dict(job_state.reclaimable_pods):
+    if reclaimed_pods(workload) != dict(job_state.reclaimable_pods):
         return UpdateReclaimablePods(
             workload, job_state.reclaimable_pods
         )  # there is no quota to release
-    return NoAction("pending") if job_state.stopped else _stop_job(job_state, "it is pending")
+    if not job_state.stopped:
+        return _stop_job(job_state, "it is pending")
+    if job_state.retention_over and not workload.spec.active:
+        return DeleteJob(workload, f"the Workload was deactivated, and {RETENTION_OVER}")
+    return NoAction("pending")
+
+
+def _plan_reserved(job: JobLike, workload: Workload, job_state: JobState) -> Action:
+    """A Workload that has quota and waits for its admission checks: its job must not run."""
+    if not workload.spec.active:
+        return NoAction("deactivated: the scheduling cycle evicts it")
+    eviction = _find_eviction(job, workload, job_state)
+    if eviction is not None:
+        return eviction
+    if _runs_unadmitted(job_state) or not job_state.stopped:
+        return _stop_job(job_state, "its admission checks are not Ready")
+    if workload.condition(WorkloadCondition.PODS_READY) is not None:
+        return RemovePodsReady(workload)  # of an earlier admission
+    ops = reserved_spec_ops(job, workload, job_state)
+    return UpdateWorkload(workload, ops) if ops else NoAction("it waits for its admission checks")
 
 
 def _plan_admitted(job: JobLike, workload: Workload, job_state: JobState) -> Action:
@@ -430,7 +531,9 @@ def _plan_running(workload: Workload, job_state: JobState) -> Action:
     return NoAction("running")
 
 
-def _find_eviction(job: JobLike, workload: Workload, job_state: JobState) -> EvictWorkload | None:
+def _find_eviction(
+    job: JobLike, workload: Workload, job_state: JobState
+) -> EvictWorkload | DeactivateWorkload | None:
     """The eviction that the job or its pods require; None if there is no reason."""
     queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
     if queue != workload.spec.queue_name:
@@ -452,12 +555,10 @@ def _find_eviction(job: JobLike, workload: Workload, job_state: JobState) -> Evi
             "were admitted"
         )
         return EvictWorkload(workload, EvictionReason.PODS_BEYOND_ADMISSION, message)
-    if job_state.recovery_requeue is not None:
-        key = workload.metadata.key
-        message = f"Exceeded the PodsReady timeout {key}: not all pods were ready again in time"
-        return EvictWorkload(
-            workload, EvictionReason.PODS_READY_TIMEOUT, message, job_state.recovery_requeue
-        )
+    if job_state.execution is not None and job_state.execution.remaining_s <= 0:
+        return _exceed_execution_time(workload)
+    if job_state.timed_out is not None:
+        return _time_out(workload, job_state.timed_out)
     restarted = _describe_restarted_pods(workload, job_state)
     if restarted and not job_state.suspended:
         message = f"pods that were done, and whose quota others may use, came back: {restarted}"
@@ -465,7 +566,33 @@ def _find_eviction(job: JobLike, workload: Workload, job_state: JobState) -> Evi
     return None
 
 
-def _reclaimed_pods(workload: Workload) -> dict[str, int]:
+def _exceed_execution_time(workload: Workload) -> DeactivateWorkload:
+    cause = UnderlyingCause.MAXIMUM_EXECUTION_TIME_EXCEEDED
+    return DeactivateWorkload(workload, cause, "exceeding the maximum execution time")
+
+
+def _release_quota(workload: Workload, execution: ExecutionTime | None) -> ReleaseQuota:
+    return ReleaseQuota(workload, execution.past_s if execution is not None else None)
+
+
+def _time_out(workload: Workload, found: TimedOut) -> EvictWorkload | DeactivateWorkload:
+    if found.requeue is None:
+        return DeactivateWorkload(
+            workload,
+            UnderlyingCause.REQUEUING_LIMIT_EXCEEDED,
+            "exceeding the maximum number of re-queuing retries",
+        )
+    again = " again" if found.cause is UnderlyingCause.WAIT_FOR_RECOVERY else ""
+    message = (
+        f"Exceeded the PodsReady timeout {workload.metadata.key}: "
+        f"not all pods were ready{again} in time"
+    )
+    return EvictWorkload(
+        workload, EvictionReason.PODS_READY_TIMEOUT, message, found.requeue, found.cause
+    )
+
+
+def reclaimed_pods(workload: Workload) -> dict[str, int]:
     """Done pods according to the Workload, by PodSet."""
     return {found.name: found.count for found in workload.status.reclaimable_pods if found.count}
 
@@ -474,7 +601,7 @@ def _describe_restarted_pods(workload: Workload, job_state: JobState) -> str:
     """PodSets in which fewer pods are done than were reclaimed, each with both numbers."""
     return ", ".join(
         f"pod set {name}: {job_state.reclaimable_pods.get(name, 0)} of {count} are done"
-        for name, count in sorted(_reclaimed_pods(workload).items())
+        for name, count in sorted(reclaimed_pods(workload).items())
         if job_state.reclaimable_pods.get(name, 0) < count
     )
 
@@ -495,7 +622,10 @@ def _updated_reclaimable_pods(workload: Workload, job_state: JobState) -> dict[s
     """The new `reclaimablePods`; None when nothing changes.
 
     While quota is reserved the numbers only increase: others may already use what was reclaimed.
+    If all pods are done, the job is about to finish, and that releases everything.
     """
+    if sum(job_state.reclaimable_pods.values()) >= total_pods(workload):
+        return None
     current = {found.name: found.count for found in workload.status.reclaimable_pods}
     expected = dict(current)
     for name, count in job_state.reclaimable_pods.items():

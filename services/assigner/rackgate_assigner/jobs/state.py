@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from rackgate.api import names
 from rackgate.api.names import workload_name
@@ -27,13 +27,29 @@ from rackgate.jobframework.injection import (
 )
 from rackgate.jobframework.jsonpatch import pointer
 from rackgate.jobframework.managed import is_child_of_job
-from rackgate.jobframework.podsets import counts_of, original_templates, topology_by_podset
+from rackgate.jobframework.podsets import (
+    check_keys,
+    counts_of,
+    original_templates,
+    topology_by_podset,
+)
 from rackgate.jobframework.registry import kind_of
-from rackgate.jobframework.templates import Template, annotations_of, gates_of, section
+from rackgate.jobframework.templates import (
+    RESERVED_ANNOTATIONS,
+    RESERVED_LABELS,
+    Template,
+    annotations_of,
+    gates_of,
+    labels_of,
+    section,
+)
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
-from rackgate.wire.kueue import RequeueState, ResourceFlavor, Workload, WorkloadPriorityClass
+from rackgate.wire.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
+from rackgate_assigner.workload.execution_time import ExecutionTime
+from rackgate_assigner.workload.pods_ready_timeout import TimedOut
 
+RESERVED: Final = frozenset((*RESERVED_LABELS, *RESERVED_ANNOTATIONS))
 _WORKLOAD_ANNOTATION_PATH = "/metadata/annotations" + pointer(names.WORKLOAD_ANNOTATION)
 
 
@@ -71,8 +87,9 @@ class JobState:
         change: why the running job must be queued again, None if it need not be.
         injection_lost: templates of the running job lost what its start injected.
         ready: all pods of the running job that are due are ready or have succeeded.
-        recovery_requeue: time of the requeue after an eviction, because lost pods were not all
-            ready again in time; None before the timeout.
+        execution: the execution time of its admitted Workload, if that has a maximum.
+        retention_over: its Workload, or the job of a deactivated one, was kept long enough.
+        timed_out: what follows from its pods not being ready in time; None before the timeout.
         requeue_in_s: seconds until its evicted Workload is queued again, None without such a
             delay.
         reconcile_after_s: seconds after which the operator of the running job, whose pods are not
@@ -96,7 +113,9 @@ class JobState:
     change: str | None = None
     injection_lost: bool = False
     ready: bool = False
-    recovery_requeue: RequeueState | None = None
+    execution: ExecutionTime | None = None
+    timed_out: TimedOut | None = None
+    retention_over: bool = False
     requeue_in_s: float | None = None
     reconcile_after_s: float | None = None
     reclaimable_pods: Mapping[str, int] = field(default_factory=dict)
@@ -144,12 +163,12 @@ def read_job_state(
     templates, podsets = kind.templates(manifest), kind.podsets(manifest)
     originals = original_templates(workload)
     podset_infos = _known_podset_infos(kind, workload, flavors, templates)
+    applied = _applied_podset_infos(workload, templates, podset_infos)
     started = is_started(job, templates)
     stop = _skip_needless_restore(
-        kind.next_stop_action(
-            job, templates, originals, children, _applied_podset_infos(templates, podset_infos)
-        ),
+        kind.next_stop_action(job, templates, originals, children, applied),
         job,
+        workload,
         started=started,
     )
     inactive = stop.phase in (StopPhase.RESTORE, StopPhase.DONE)
@@ -176,7 +195,7 @@ def read_job_state(
         finished=kind.finished(job),
         started=started,
         stop=stop,
-        stale_child_jobs=kind.stale_child_jobs(job, children) if inactive else (),
+        stale_child_jobs=kind.stale_child_jobs(job, children, applied) if inactive else (),
         elastic=elastic,
         change=change,
         injection_lost=injection_lost,
@@ -184,7 +203,12 @@ def read_job_state(
         reconcile_after_s=None
         if suspended or ready or _is_reconcile_requested(job)
         else kind.reconcile_after_s,
-        reclaimable_pods=kind.reclaimable_pods(job),
+        reclaimable_pods=kind.reclaimable_pods(
+            job,
+            {podset["name"]: podset["count"] for podset in podsets}
+            if workload is None or workload.status.admission is None
+            else counts_of(workload),
+        ),
         live_pods=live_pods,
         beyond_admission=beyond_admission,
     )
@@ -262,7 +286,9 @@ def is_started(job: JobLike, templates: Sequence[PodTemplate]) -> bool:
     )
 
 
-def _skip_needless_restore(action: StopAction, job: JobLike, *, started: bool) -> StopAction:
+def _skip_needless_restore(
+    action: StopAction, job: JobLike, workload: Workload | None, *, started: bool
+) -> StopAction:
     """The next step of a stop, given the step that its kind would take.
 
     RESTORE only for a job that was started: a template that was never changed by us keeps the
@@ -273,6 +299,8 @@ def _skip_needless_restore(action: StopAction, job: JobLike, *, started: bool) -
     if not started:
         return StopAction(StopPhase.DONE, [])
     operations = list(action.operations)
+    if workload is not None:
+        operations += kind_of(job).restore_count_ops(job, workload)
     if names.WORKLOAD_ANNOTATION in job.metadata.annotations:
         operations.append({"op": "remove", "path": _WORKLOAD_ANNOTATION_PATH})
     return StopAction(StopPhase.RESTORE if operations else StopPhase.DONE, operations)
@@ -302,7 +330,9 @@ class FlavorMissingError(Exception):
 def podset_infos_of(
     workload: Workload, flavors: Mapping[str, ResourceFlavor], templates: Sequence[PodTemplate]
 ) -> dict[str, PodSetInfo] | StartConflict:
-    """The result of an admission for each PodSet, or the flavors that conflict in a template.
+    """The result of an admission for each PodSet, or what conflicts in a template.
+
+    That is what the assigned flavors and the admission checks add (KEP-993).
 
     Raises:
         FlavorMissingError: an assigned flavor does not exist.
@@ -320,6 +350,45 @@ def podset_infos_of(
         tolerations = [item for flavor in assigned for item in flavor.spec.tolerations]
         tas = assignment.topology_assignment is not None
         podset_infos[assignment.name] = PodSetInfo(assignment.name, tas, labels, tolerations)
+    return _with_check_updates(workload, podset_infos, paths)
+
+
+def _with_check_updates(
+    workload: Workload, podset_infos: dict[str, PodSetInfo], paths: Mapping[str, str]
+) -> dict[str, PodSetInfo] | StartConflict:
+    """The same, with the `podSetUpdates` of the Workload's admission checks."""
+    updates = [
+        (state.name, update)
+        for state in workload.status.admission_checks
+        for update in state.pod_set_updates
+        if update.name in podset_infos
+    ]
+    originals = original_templates(workload) if updates else {}
+    for check, update in updates:
+        info = podset_infos[update.name]
+        path = paths.get(update.name, "spec.template")
+        template = originals.get(update.name, {})
+        labels, annotations = {**info.labels}, {**info.annotations}
+        node_labels = {**info.node_labels}
+        for part, entries, added, users in (
+            ("metadata.labels", update.labels, labels, labels_of(template)),
+            ("metadata.annotations", update.annotations, annotations, annotations_of(template)),
+            ("spec.nodeSelector", update.node_selector, node_labels, {}),
+        ):
+            for key, value in entries.items():
+                have = (
+                    "reserved for Rackgate" if key in RESERVED else added.get(key, users.get(key))
+                )
+                if have is not None and have != value:
+                    return StartConflict(f"{path}.{part}", key, str(have), value, check)
+                added[key] = value
+        podset_infos[update.name] = replace(
+            info,
+            labels=labels,
+            annotations=annotations,
+            node_labels=node_labels,
+            tolerations=[*info.tolerations, *update.tolerations],
+        )
     return podset_infos
 
 
@@ -360,14 +429,24 @@ def _known_podset_infos(
 
 
 def _applied_podset_infos(
-    templates: Sequence[PodTemplate], podset_infos: Mapping[str, PodSetInfo]
+    workload: Workload | None,
+    templates: Sequence[PodTemplate],
+    podset_infos: Mapping[str, PodSetInfo],
 ) -> dict[str, PodSetInfo]:
     """What the start added to a job's templates, by PodSet, where that is certain.
 
     Flavors are edited, too. The rest of a template is known to be its user's only while the
-    template shows everything that the flavors add now.
+    template shows everything that the flavors add now. The keys of labels and annotations that
+    admission checks added are always known.
     """
-    return {
+    of_checks = check_keys(workload) if workload is not None else {}
+    known = {
+        podset: PodSetInfo(
+            podset, tas=False, labels=labels, annotations=annotations, complete=False
+        )
+        for podset, (labels, annotations) in of_checks.items()
+    }
+    return known | {
         pod_template.podset: podset_infos[pod_template.podset]
         for pod_template in templates
         if pod_template.podset in podset_infos

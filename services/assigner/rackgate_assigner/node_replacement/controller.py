@@ -37,6 +37,8 @@ from rackgate_assigner.node_replacement.writer import NodeWriter
 from rackgate_assigner.workload.info import WorkloadInfo
 from rackgate_assigner.workqueue import WorkQueue
 
+# Workloads that are reconciled together.
+WORKERS: Final = 4
 # Nodes of one rack fail together, and pods of one node end together.
 BATCH_INTERVAL_S: Final = 0.1
 # Between two lists of pods that are all bound: the watch reports their changes.
@@ -77,7 +79,6 @@ class NodeReplacementController:
         writer: NodeWriter,
         *,
         request_cycle: Callable[[], None],
-        workers: int = 4,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -87,13 +88,12 @@ class NodeReplacementController:
             client: lists pods.
             writer: executes decisions.
             request_cycle: called when the second pass has a new decision to make.
-            workers: Workloads that are reconciled together.
         """
         self.requested: dict[str, frozenset[str]] = {}
         self._cache, self._workloads = cache, workloads
         self._client, self._writer, self._request_cycle = client, writer, request_cycle
         self._enabled = cache.features.failed_node_replacement
-        self._queue = WorkQueue[str]("node-failures", self._reconcile, workers=workers)
+        self._queue = WorkQueue[str]("node-failures", self._reconcile, workers=WORKERS)
         self._pauses = Backoff(base_s=1.0, cap_s=30.0)
         self._changed_hosts: set[str] = set()
         self._changed_keys: set[str] = set()
@@ -196,7 +196,14 @@ class NodeReplacementController:
     async def _reconcile(self, key: str) -> None:
         """List the pods of one Workload, assess its hosts, and write the result."""
         info = self._cache.workloads.get(key)
-        if info is None or not supports_node_replacement(info) or self._is_pinned_by_owner(info):
+        if (
+            info is None
+            or not supports_node_replacement(info)
+            or (
+                # No pod of this Workload could ever use another node (N4).
+                info.owned_by_pod and self._cache.features.skip_reassignment_for_pod_owned
+            )
+        ):
             self._stop_watching(key)
             return
         self._watched.add(key)
@@ -225,10 +232,6 @@ class NodeReplacementController:
             self._queue.add_later(key, FULLY_BOUND_RECHECK_S)
         else:
             self._retry_later(key)
-
-    def _is_pinned_by_owner(self, info: WorkloadInfo) -> bool:
-        """Whether no pod of this Workload could ever use another node (N4)."""
-        return info.owned_by_pod and self._cache.features.skip_reassignment_for_pod_owned
 
     async def _apply(self, workload: Workload, found: HostAssessment) -> None:
         """Write names first: a successor of a failed pod must not go to the same host (U3).

@@ -12,7 +12,7 @@ and `restrict_to_domain` keeps the request in their domain, according to their l
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, islice
 from typing import Final, TypeAlias
 
@@ -132,10 +132,7 @@ _FULL: Final = {PODS: AMOUNT_LIMIT}
 
 
 def second_pass(
-    snapshot: Snapshot,
-    hosts: Hosts,
-    requested: Mapping[str, frozenset[str]],
-    features: Features,
+    snapshot: Snapshot, hosts: Hosts, requested: Mapping[str, frozenset[str]], features: Features
 ) -> list[SecondPassDecision]:
     """Decide about every Workload with names in `status.unhealthyNodes`, by key.
 
@@ -167,14 +164,6 @@ def second_pass(
                 text = f"internal error: {type(error).__name__}: {error}"
                 decisions.append(ReplacementFailed(info.key, text))
     return decisions
-
-
-@dataclass(frozen=True, slots=True)
-class _ReplacedAssignments:
-    """The assignments of one flavor's PodSets after one step."""
-
-    assignments: Mapping[str, TopologyAssignment]
-    charges: tuple[tuple[Charge, int], ...]
 
 
 class _NodeReplacement:
@@ -210,7 +199,8 @@ class _NodeReplacement:
 
     def decide(self) -> list[SecondPassDecision]:
         """At most one write, and a message if some host has no replacement."""
-        if not self.to_replace or (self.info.owned_by_pod and self._skips_pod_owned()):
+        pinned = self.info.owned_by_pod and self.features.skip_reassignment_for_pod_owned
+        if not self.to_replace or pinned:
             return []
         done: list[str] = []
         blocked_leaves = self._block_hosts(self.to_replace.values())
@@ -221,17 +211,13 @@ class _NodeReplacement:
                 flavor_topology.capacity.charge_other(leaf, _FULL, -1)
         return self._decisions(done, left, rejection)
 
-    def _skips_pod_owned(self) -> bool:
-        return self.features.skip_reassignment_for_pod_owned
-
     def _hosts_to_replace(self, requested: frozenset[str]) -> dict[str, str]:
         """Host by name, for the names that are to be replaced now."""
         to_replace: dict[str, str] = {}
         for name, host in named_hosts(self.info, self.hosts).items():
             states = [
                 host_state(
-                    self.hosts.node(host),
-                    tolerations_of(self.info, part, self.snapshot.flavors),
+                    self.hosts.node(host), tolerations_of(self.info, part, self.snapshot.flavors)
                 )
                 for part in self.parts.values()
                 if pods_on_hosts(self.assignments[part.name], {host})
@@ -338,14 +324,15 @@ class _NodeReplacement:
                 self._uncharge(charged)
                 self.assignments = before
                 return result
-            self.assignments |= result.assignments
-            for charge, sign in result.charges:
+            self.assignments |= result[0]
+            for charge, sign in result[1]:
                 self._charge(charge, sign)
         return None
 
     def _replace_in_flavor(
         self, flavor: str, parts: Sequence[PodSetAssignment], group: Sequence[str]
-    ) -> _ReplacedAssignments | str:
+    ) -> tuple[Mapping[str, TopologyAssignment], Sequence[tuple[Charge, int]]] | str:
+        """New assignments of one flavor's PodSets and what they charge; or why there are none."""
         flavor_topology = self.snapshot.flavor_topologies.by_flavor.get(flavor)
         if flavor_topology is None or not flavor_topology.tree.lowest_is_hostname:
             self.topology_missing = True
@@ -380,7 +367,7 @@ class _NodeReplacement:
             amounts = self.per_pod[name]
             charges.append((Charge(flavor, amounts, self.assignments[name]), -1))
             charges.append((Charge(flavor, amounts, assignment), 1))
-        return _ReplacedAssignments(after, tuple(charges))
+        return after, charges
 
     def _charge(self, charge: Charge, sign: int) -> None:
         self.snapshot.flavor_topologies.charge(charge, sign)

@@ -316,7 +316,7 @@ class _HostAssessor:
     def _recovered_and_requested(
         self, marked_hosts: Mapping[str, str]
     ) -> tuple[tuple[str, ...], frozenset[str]]:
-        """Outdated names, and healthy hosts that a user wants replaced."""
+        """Outdated names, and healthy hosts whose replacement a user requests."""
         recovered, requested = [], set()
         begun = any(pod.state is not PodState.GATED for pod in self.pods)
         for name, host in marked_hosts.items():

@@ -112,7 +112,11 @@ def plan_pool(state: PoolState) -> Plan:
     """The next action for one Pool, or its condition."""
     pool = state.pool
     if pool is None or pool.metadata.deletion_timestamp is not None:
-        return _plan_deleted_pool(state)
+        found = state.topology
+        keep = found is None or not is_ours(found, state.name) or not state.pools_served
+        if found is None or keep or found.metadata.deletion_timestamp is not None:
+            return Plan()
+        return Plan(DeleteTopology(found.metadata, orphan=pool is None))
     try:
         desired = topology_of(read_pool({**pool.spec, "name": state.name}))
     except RejectedError as error:
@@ -126,13 +130,6 @@ def plan_pool(state: PoolState) -> Plan:
             condition=SyncedCondition(False, PoolReason.TOPOLOGY_KIND_MISSING, message, name)
         )
     return _plan_with_topology(state, pool, desired)
-
-
-def _plan_deleted_pool(state: PoolState) -> Plan:
-    found = _removable(state)
-    if found is None or not state.pools_served:
-        return Plan()
-    return Plan(DeleteTopology(found.metadata, orphan=state.pool is None))
 
 
 def _plan_without_topology(state: PoolState) -> Plan:
@@ -187,14 +184,6 @@ def is_ours(topology: KaiTopology, pool: str) -> bool:
         return topology.metadata.labels.get(OSMO_POOL_LABEL) == pool
     group = owner.api_version.partition("/")[0]
     return (group, owner.kind, owner.name) == (OSMO_GROUP, "Pool", pool)
-
-
-def _removable(state: PoolState) -> KaiTopology | None:
-    """The Topology, if it is ours and is not being deleted yet."""
-    found = state.topology
-    if found is None or not is_ours(found, state.name):
-        return None
-    return found if found.metadata.deletion_timestamp is None else None
 
 
 def _invalid_pool(pool: Pool, error: RejectedError) -> SyncedCondition:

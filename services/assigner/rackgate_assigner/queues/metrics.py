@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from math import nan
 from typing import Final, TypeAlias
 
 from prometheus_client.core import GaugeMetricFamily
@@ -17,7 +18,9 @@ from rackgate.runtime.metrics import scraped_gauge
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.usage import BACKING_OFF, QueueTotals
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity, local_queue_activity
+from rackgate_assigner.quota.fair_sharing import share_of
 from rackgate_assigner.quota.queues import FlavorResource
+from rackgate_assigner.quota.tree import QuotaNode
 from rackgate_assigner.topology.capacity import summarize_free_capacity
 
 Sample: TypeAlias = tuple[Sequence[str], float]
@@ -66,6 +69,30 @@ NOMINAL: Final = scraped_gauge(
     "Nominal quota; cpu in cores, memory in bytes, others in their own unit.",
     ("cluster_queue", *_PAIR),
 )
+BORROWING_LIMIT: Final = scraped_gauge(
+    "cluster_queue_borrowing_limit",
+    "Quota that the queue may use beyond its nominal quota; units as for quota. Without a limit "
+    "there is no series.",
+    ("cluster_queue", *_PAIR),
+)
+LENDING_LIMIT: Final = scraped_gauge(
+    "cluster_queue_lending_limit",
+    "Nominal quota that others of the cohort may use; units as for quota. Without a limit there "
+    "is no series.",
+    ("cluster_queue", *_PAIR),
+)
+WEIGHTED_SHARE: Final = scraped_gauge(
+    "cluster_queue_weighted_share",
+    "Share of the queue in what its cohort can lend, in thousandths, divided by its weight; "
+    "NaN while it borrows with weight 0.",
+    ("cluster_queue", "cohort"),
+)
+COHORT_WEIGHTED_SHARE: Final = scraped_gauge(
+    "cohort_weighted_share",
+    "Share of the Cohort in what its parent can lend, in thousandths, divided by its weight; "
+    "NaN while it borrows with weight 0.",
+    ("cohort",),
+)
 RESERVATION: Final = scraped_gauge(
     "cluster_queue_resource_reservation",
     "Quota held by Workloads with reserved quota, and usage of their pods beyond it.",
@@ -103,6 +130,13 @@ LOCAL_USAGE: Final = scraped_gauge(
     "Quota held by admitted Workloads, and usage of their pods beyond it.",
     (*_LOCAL, *_PAIR),
 )
+LOCAL_CONSUMED: Final = scraped_gauge(
+    "local_queue_admission_fair_sharing_usage",
+    "Usage over time that orders LocalQueues: the sum over resources, by their weights, of what "
+    "was consumed and of pending entry penalties, divided by the weight of the LocalQueue; "
+    "+Inf for weight 0. Only with admission fair sharing.",
+    _LOCAL,
+)
 DOMAINS: Final = scraped_gauge("topology_domains", "Domains by level.", ("flavor", "level"))
 IDLE_DOMAINS: Final = scraped_gauge(
     "topology_idle_domains",
@@ -124,7 +158,7 @@ LARGEST_FREE: Final = scraped_gauge(
 def queue_families(cache: Cache, features: Features) -> Iterator[GaugeMetricFamily]:
     """Usage and pending Workloads of ClusterQueues and LocalQueues."""
     activities = {
-        name: cluster_queue_activity(queue, cache.flavors, cache.checks, features)
+        name: cluster_queue_activity(queue, cache.flavors, cache.checks, features, cache.cohorts)
         for name, queue in cache.cluster_queues.items()
     }
     yield from _waiting(cache)
@@ -142,6 +176,27 @@ def queue_families(cache: Cache, features: Features) -> Iterator[GaugeMetricFami
         ((name, *pair), in_units(pair[1], amount))
         for name, queue in cache.cluster_queues.items()
         for pair, amount in queue.nominal.items()
+    )
+    yield BORROWING_LIMIT.family(
+        ((name, *pair), in_units(pair[1], amount))
+        for name, queue in cache.cluster_queues.items()
+        for group in queue.groups
+        for pair, amount in group.borrowing_limit.items()
+    )
+    yield LENDING_LIMIT.family(
+        ((name, *pair), in_units(pair[1], amount))
+        for name, queue in cache.cluster_queues.items()
+        for group in queue.groups
+        for pair, amount in group.lending_limit.items()
+    )
+    tree = cache.quota_usage().tree
+    yield WEIGHTED_SHARE.family(
+        ((name, node.parent.name), _share(node))
+        for name, node in tree.queues.items()
+        if node.parent is not None
+    )
+    yield COHORT_WEIGHTED_SHARE.family(
+        ((name,), _share(node)) for name, node in tree.cohorts.items()
     )
     yield RESERVATION.family(
         _amounts(pairs, {key: found.reserved_quota for key, found in totals.items()})
@@ -171,6 +226,11 @@ def topology_families(cache: Cache) -> Iterator[GaugeMetricFamily]:
         for name, level in levels
         for resource, amount in level.largest_free.items()
     )
+
+
+def _share(node: QuotaNode) -> float:
+    unbounded, share = share_of(node)
+    return nan if unbounded else share
 
 
 def in_units(resource: str, amount: int) -> float:
@@ -225,6 +285,9 @@ def _local(cache: Cache, activities: Mapping[str, Activity]) -> Iterator[GaugeMe
     yield LOCAL_USAGE.family(
         _amounts(pairs, {key: found.admitted_quota for key, found in totals.items()})
     )
+    usage = cache.local_queue_usage()
+    if usage is not None:
+        yield LOCAL_CONSUMED.family((keys[key], usage.of(key)) for key in cache.local_queues)
 
 
 def _name_first(key: str) -> tuple[str, str]:

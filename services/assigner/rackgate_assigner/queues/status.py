@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from math import ceil
+from typing import Any, Final
 
 from rackgate.features import Features
 from rackgate.resources.quantity import format_amount
-from rackgate.wire.kueue import QueueStatus
+from rackgate.wire.kueue import CohortStatus, QueueStatus
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.cache.stored_usage import usage_status, usage_status_differs
 from rackgate_assigner.cache.usage import QueueTotals
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity, local_queue_activity
-from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorResource
+from rackgate_assigner.quota.fair_sharing import share_of
+from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorResource, ResourceGroupInfo
+from rackgate_assigner.quota.tree import QuotaNode
 from rackgate_assigner.workload.conditions import Change, condition_list, differs
+
+MAX_INT64: Final = 2**63 - 1  # the share of a node that borrows with weight 0, as Kueue writes it
 
 
 def _condition(activity: Activity, generation: int) -> dict[str, Any]:
@@ -28,20 +34,32 @@ def _condition(activity: Activity, generation: int) -> dict[str, Any]:
 
 
 def _usage(
-    queue: ClusterQueueInfo | None, used: Mapping[FlavorResource, int], extra: Mapping[str, str]
+    queue: ClusterQueueInfo | None,
+    used: Mapping[FlavorResource, int],
+    *,
+    borrowed: bool,
 ) -> list[dict[str, Any]]:
-    """Usage of every flavor and resource of a queue, zeros included, in the queue's order."""
+    """Usage of every flavor and resource of a queue, zeros included, in the queue's order.
+
+    Args:
+        queue: None for a LocalQueue without a ClusterQueue.
+        used: amounts in use.
+        borrowed: show the usage beyond nominal quota as well.
+    """
+
+    def amounts(group: ResourceGroupInfo, flavor: str, resource: str) -> dict[str, str]:
+        pair = (flavor, resource)
+        total = used.get(pair, 0)
+        shown = {"name": resource, "total": format_amount(resource, total)}
+        if borrowed:
+            over = max(0, total - group.nominal.get(pair, 0)) if queue and queue.cohort else 0
+            shown["borrowed"] = format_amount(resource, over)
+        return shown
+
     return [
         {
             "name": flavor,
-            "resources": [
-                {
-                    "name": resource,
-                    "total": format_amount(resource, used.get((flavor, resource), 0)),
-                    **extra,
-                }
-                for resource in group.covered
-            ],
+            "resources": [amounts(group, flavor, resource) for resource in group.covered],
         }
         for group in (queue.groups if queue else ())
         for flavor in group.flavors
@@ -53,15 +71,16 @@ def _status(
     totals: QueueTotals,
     pending: int,
     condition: Mapping[str, Any],
-    extra: Mapping[str, str],
+    *,
+    borrowed: bool,
 ) -> dict[str, Any]:
     return {
         "conditions": [dict(condition)],
         "pendingWorkloads": pending,
         "reservingWorkloads": totals.reserving,
         "admittedWorkloads": totals.admitted,
-        "flavorsReservation": _usage(queue, totals.reserved_quota, extra),
-        "flavorsUsage": _usage(queue, totals.admitted_quota, extra),
+        "flavorsReservation": _usage(queue, totals.reserved_quota, borrowed=borrowed),
+        "flavorsUsage": _usage(queue, totals.admitted_quota, borrowed=borrowed),
     }
 
 
@@ -69,11 +88,13 @@ def _activity(cache: Cache, name: str, features: Features) -> Activity | None:
     queue = cache.cluster_queues.get(name)
     if queue is None:
         return None
-    return cluster_queue_activity(queue, cache.flavors, cache.checks, features)
+    return cluster_queue_activity(queue, cache.flavors, cache.checks, features, cache.cohorts)
 
 
-def cluster_queue_status(cache: Cache, name: str, features: Features) -> dict[str, Any]:
-    """Status of a ClusterQueue.
+def cluster_queue_status(
+    cache: Cache, name: str, features: Features, *, fair_sharing: bool = False
+) -> dict[str, Any]:
+    """Status of a ClusterQueue; with its share if fair sharing is on.
 
     Raises:
         KeyError: no such ClusterQueue.
@@ -84,18 +105,35 @@ def cluster_queue_status(cache: Cache, name: str, features: Features) -> dict[st
         for local in cache.local_queues.values()
         if local.cluster_queue == name and local.key in cache.totals.local_queues
     )
-    activity = cluster_queue_activity(queue, cache.flavors, cache.checks, features)
-    return _status(
+    activity = cluster_queue_activity(queue, cache.flavors, cache.checks, features, cache.cohorts)
+    status = _status(
         queue,
         cache.totals.cluster_queues.get(name, QueueTotals()),
         pending,
         _condition(activity, queue.generation),
-        {"borrowed": "0"},
+        borrowed=True,
     )
+    if fair_sharing:
+        status |= _fair_sharing(cache.quota_usage().tree.queues[name])
+    return status
+
+
+def cohort_status(cache: Cache, name: str) -> dict[str, Any]:
+    """Status of a Cohort with fair sharing.
+
+    Raises:
+        KeyError: no such Cohort.
+    """
+    return _fair_sharing(cache.quota_usage().tree.cohorts[name])
+
+
+def _fair_sharing(node: QuotaNode) -> dict[str, Any]:
+    unbounded, share = share_of(node)
+    return {"fairSharing": {"weightedShare": MAX_INT64 if unbounded else ceil(share)}}
 
 
 def local_queue_status(cache: Cache, key: str, features: Features) -> dict[str, Any]:
-    """Status of a LocalQueue.
+    """Status of a LocalQueue; with what it consumed if admission fair sharing is on.
 
     Raises:
         KeyError: no such LocalQueue.
@@ -103,18 +141,38 @@ def local_queue_status(cache: Cache, key: str, features: Features) -> dict[str, 
     queue = cache.local_queues[key]
     totals = cache.totals.local_queues.get(key, QueueTotals())
     activity = local_queue_activity(queue, _activity(cache, queue.cluster_queue, features))
-    return _status(
+    status = _status(
         cache.cluster_queues.get(queue.cluster_queue),
         totals,
         totals.pending,
         _condition(activity, queue.generation),
-        {},
+        borrowed=False,
     )
+    if cache.usage_history is not None and key in cache.usage_history:
+        status["fairSharing"] = usage_status(*cache.usage_history.consumed(key))
+    return status
 
 
-def status_differs(present: QueueStatus, wanted: Mapping[str, Any]) -> bool:
-    """Whether the desired status differs from the present one."""
-    if differs(present.conditions, status_changes(wanted)):
+def share_differs(
+    present: QueueStatus | CohortStatus, wanted: Mapping[str, Any], *, dropped: bool
+) -> bool:
+    """Whether the share of fair sharing differs.
+
+    Args:
+        present: as stored.
+        wanted: the desired status; without a share if fair sharing is off.
+        dropped: a share of this service was removed before, so one that is there is of another
+            field manager.
+    """
+    share = wanted.get("fairSharing")
+    return present.fair_sharing != share and not (share is None and dropped)
+
+
+def status_differs(
+    present: QueueStatus, wanted: Mapping[str, Any], *, share_dropped: bool = False
+) -> bool:
+    """Whether the desired status differs from the present one; see `share_differs`."""
+    if conditions_differ(present, wanted):
         return True
     counted = {
         "pendingWorkloads": present.pending_workloads,
@@ -123,7 +181,20 @@ def status_differs(present: QueueStatus, wanted: Mapping[str, Any]) -> bool:
         "flavorsReservation": list(present.flavors_reservation),
         "flavorsUsage": list(present.flavors_usage),
     }
+    if share_differs(present, wanted, dropped=share_dropped) and usage_status_differs(
+        present.fair_sharing, wanted.get("fairSharing")
+    ):
+        return True
     return any(counted.get(name) != wanted[name] for name in counted if name in wanted)
+
+
+def conditions_differ(present: QueueStatus, wanted: Mapping[str, Any]) -> bool:
+    """Whether conditions differ, or are those of an older spec, for which clients wait."""
+    observed = {found.type: found.observed_generation for found in present.conditions}
+    return differs(present.conditions, status_changes(wanted)) or any(
+        observed[found["type"]] != found.get("observedGeneration", 0)
+        for found in wanted["conditions"]
+    )
 
 
 def status_body(

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from rackgate.api.names import MULTIKUEUE_CONTROLLER, PROVISIONING_CONTROLLER, QueueReason
 from rackgate.features import Features
 from rackgate_assigner.quota.queues import (
-    NEVER,
+    CheckInfo,
     ClusterQueueInfo,
+    CohortInfo,
     FlavorInfo,
     LocalQueueInfo,
     without_topologies,
 )
-
-# Source: the ClusterQueue's Active reasons of v1beta2. The check exists but no controller handles
-# it: an admission without its result would ignore what the administrator configured.
-CHECK_INACTIVE: Final = "AdmissionCheckInactive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,29 +80,56 @@ def _flavor_problems(
     return problems
 
 
-def _check_problems(queue: ClusterQueueInfo, checks: Mapping[str, str]) -> list[tuple[str, str]]:
+def _check_problems(
+    queue: ClusterQueueInfo, checks: Mapping[str, CheckInfo]
+) -> list[tuple[str, str]]:
     problems: list[tuple[str, str]] = []
-    missing = [name for name in queue.checks if name not in checks]
+    named = [rule.name for rule in queue.checks]
+    missing = [name for name in named if name not in checks]
     if missing:
         text = f"references missing AdmissionCheck(s): {_names(missing)}"
         problems.append((QueueReason.ADMISSION_CHECK_NOT_FOUND, text))
-    inactive = [name for name in queue.checks if name in checks]
+    inactive = [name for name in named if name in checks and not checks[name].active]
     if inactive:
-        text = f"references AdmissionCheck(s) that nothing answers: {_names(inactive)}"
-        problems.append((CHECK_INACTIVE, text))
+        text = f"references inactive AdmissionCheck(s): {_names(inactive)}"
+        problems.append((QueueReason.ADMISSION_CHECK_INACTIVE, text))
+    return problems + _multikueue_problems(queue, checks)
+
+
+def _multikueue_problems(
+    queue: ClusterQueueInfo, checks: Mapping[str, CheckInfo]
+) -> list[tuple[str, str]]:
+    """Rules for checks that send the Workload to another cluster."""
+    problems: list[tuple[str, str]] = []
+    controllers = {name: check.controller for name, check in checks.items()}
+    multikueue = [
+        rule for rule in queue.checks if controllers.get(rule.name) == MULTIKUEUE_CONTROLLER
+    ]
+    if len(multikueue) > 1:
+        found = _names([rule.name for rule in multikueue])
+        text = f"Cannot use multiple MultiKueue AdmissionChecks on the same ClusterQueue: {found}"
+        problems.append((QueueReason.MULTIPLE_MULTIKUEUE_CHECKS, text))
+    per_flavor = [rule.name for rule in multikueue if rule.on_flavors]
+    if per_flavor:
+        text = f"Cannot specify MultiKueue AdmissionCheck per flavor: {_names(per_flavor)}"
+        problems.append((QueueReason.MULTIKUEUE_CHECK_PER_FLAVOR, text))
+    named = {controllers.get(rule.name) for rule in queue.checks}
+    if multikueue and PROVISIONING_CONTROLLER in named:
+        text = "Cannot use MultiKueue together with a ProvisioningRequest AdmissionCheck"
+        problems.append((QueueReason.MULTIKUEUE_WITH_PROVISIONING_REQUEST, text))
     return problems
 
 
 def _topology_limits(
     queue: ClusterQueueInfo,
     flavors: Mapping[str, FlavorInfo],
-    checks: Mapping[str, str],
+    checks: Mapping[str, CheckInfo],
     features: Features,
 ) -> list[tuple[str, str]]:
     """VAL-05 to VAL-08: four independent rules, each lifted by its own gate (VAL-09)."""
     if not _topology_flavors(queue, flavors):
         return []
-    controllers = {checks.get(name, "") for name in queue.checks}
+    controllers = {checks[rule.name].controller for rule in queue.checks if rule.name in checks}
     rules = (
         (features.topology_with_cohorts, bool(queue.cohort), "is not supported in a cohort"),
         (features.topology_with_preemption, queue.preempts, "is not supported with preemption"),
@@ -142,50 +165,51 @@ def _switched_off_note(queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo
     )
 
 
-def _limits_note(queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo]) -> str:
-    """What the spec of an active queue requests and Rackgate does not support yet."""
-    unsupported = []
-    if queue.cohort:
-        unsupported.append(f'borrowing and lending in cohort "{queue.cohort}"')
-    if queue.reclaims_in_cohort:
-        unsupported.append("preemption in other queues of the cohort")
-    if queue.within_cluster_queue != NEVER and _topology_flavors(queue, flavors):
-        unsupported.append("preemption in flavors with a topology")
-    if not unsupported:
-        return ""
-    return f"; not supported yet, nominal quota alone counts: {', '.join(unsupported)}"
+def _cohort_problems(
+    queue: ClusterQueueInfo, cohorts: Mapping[str, CohortInfo]
+) -> list[tuple[str, str]]:
+    """A Cohort of the queue is above itself, so nothing says whose quota it shares."""
+    path = [queue.cohort]
+    while (cohort := cohorts.get(path[-1])) is not None and cohort.parent:
+        if cohort.parent in path:
+            circle = " -> ".join([*path[path.index(cohort.parent) :], cohort.parent])
+            return [(QueueReason.COHORT_CYCLE, f"is in a cycle of Cohorts: {circle}")]
+        path.append(cohort.parent)
+    return []
 
 
 def cluster_queue_activity(
     queue: ClusterQueueInfo,
     flavors: Mapping[str, FlavorInfo],
-    checks: Mapping[str, str],
+    checks: Mapping[str, CheckInfo],
     features: Features,
+    cohorts: Mapping[str, CohortInfo],
 ) -> Activity:
     """Whether a ClusterQueue admits Workloads.
 
     Args:
         queue: the ClusterQueue.
         flavors: all flavors, by name.
-        checks: all AdmissionChecks: name to controller.
+        checks: all AdmissionChecks, by name.
         features: state of feature gates.
+        cohorts: all Cohorts, by name.
     """
     switched_off = ""
     if not features.topology_aware_scheduling:
         switched_off = _switched_off_note(queue, flavors)
         flavors = without_topologies(flavors)
-    note = _limits_note(queue, flavors) + switched_off
     problems: list[tuple[str, str]] = []
     if queue.deleting:
         problems.append((QueueReason.TERMINATING, "is terminating"))
     if queue.stop_policy != "None":
         problems.append((QueueReason.STOPPED, "is stopped"))
     problems += _flavor_problems(queue, flavors)
+    problems += _cohort_problems(queue, cohorts)
     problems += _topology_limits(queue, flavors, checks, features)
     problems += _check_problems(queue, checks)
     return Activity(
         tuple(problems),
-        active_message=f"Can admit new workloads{note}",
+        active_message=f"Can admit new workloads{switched_off}",
         inactive_message="Can't admit new workloads",
     )
 

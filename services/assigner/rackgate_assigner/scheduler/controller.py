@@ -2,8 +2,11 @@
 
 An admission is assumed in the cache before its write is sent, and forgotten when the write is
 rejected, so the next cycle need not wait for writes. Every decision is bound to the version of the
-rejected, so the next cycle need not wait for writes. Every decision is bound to the version of the
 Workload that it was made on; if the API server rejects it, a new decision is made.
+
+Pending Workloads are kept from cycle to cycle in their queues: a cycle looks at those that
+changed, and at those that what changed may let in (`planner`). A decision that is not written
+now, or whose write failed, is made again when what held it up is over.
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from rackgate.api.names import EvictionReason
+from rackgate.api.names import EvictionReason, PendingReason
 from rackgate.features import Features
 from rackgate.kube.errors import (
     BadRequestError,
     ForbiddenError,
     KubeError,
     PayloadTooLargeError,
+    ServerError,
+    TransportError,
     UnprocessableError,
 )
 from rackgate.runtime import clock
@@ -35,9 +40,12 @@ from rackgate_assigner.cache.verification_controller import verify
 from rackgate_assigner.node_replacement.writer import NodeWriter
 from rackgate_assigner.rate_limits import MessageRateLimiter
 from rackgate_assigner.scheduler.cycle import plan
+from rackgate_assigner.scheduler.planner import Planner
 from rackgate_assigner.scheduler.writer import WorkloadWriter
+from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload.decisions import (
     Admit,
+    AssignTopology,
     ClearUnhealthyNodes,
     Deactivate,
     Evict,
@@ -47,10 +55,11 @@ from rackgate_assigner.workload.decisions import (
     Requeue,
     SecondPassDecision,
 )
+from rackgate_assigner.workload.info import WorkloadInfo
 from rackgate_assigner.workqueue import WorkQueue
 
 WrittenDecision: TypeAlias = (
-    Admit | Deactivate | Evict | Preempt | ReplaceNode | ClearUnhealthyNodes
+    Admit | AssignTopology | Deactivate | Evict | Preempt | ReplaceNode | ClearUnhealthyNodes
 )
 
 REQUEUE_WORKERS: Final = 8
@@ -58,6 +67,9 @@ REQUEUE_WORKERS: Final = 8
 FAILURES_BEFORE_SKIP: Final = 3
 # A repeated write gets the same responses.
 _REJECTIONS: Final = (BadRequestError, ForbiddenError, PayloadTooLargeError, UnprocessableError)
+
+# What these change is assumed in the cache, until it is known that it was not written.
+_ASSUMED: Final = (Admit, AssignTopology, ReplaceNode)
 
 log = structlog.get_logger()
 
@@ -68,7 +80,7 @@ class _PendingWrite:
 
     Attributes:
         workload: as decided on.
-        maybe_sent: the write may have been sent before, without a response.
+        maybe_sent: the write may have been sent before, without a known outcome.
         superseded: another decision was made meanwhile: run another cycle afterwards.
     """
 
@@ -100,6 +112,8 @@ class Scheduler:
         message_interval_s: float = 0.0,
         workers: int = 32,
         check_usage: bool = False,
+        fair_sharing: tuple[str, ...] | None = None,
+        before_cycle: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -117,6 +131,8 @@ class Scheduler:
                 reason.
             workers: admissions, evictions and deactivations written at the same time.
             check_usage: compare usage with a rebuild after every cycle.
+            fair_sharing: strategies of preemption in their order; None: fair sharing is off.
+            before_cycle: called before each Snapshot.
         """
         self._cache, self._workloads, self._writer = cache, workloads, writer
         self._features = features
@@ -124,9 +140,11 @@ class Scheduler:
         self._failed_replacements: dict[str, str] = {}
         self._is_in_sync = is_in_sync
         self._min_interval_s = min_interval_s
-        self._check_usage = check_usage
+        self._check_usage, self._fair_sharing = check_usage, fair_sharing
+        self._before_cycle = before_cycle
         self._changed = asyncio.Event()
         self._planned_epoch = -1
+        self._planner = Planner(cache)
         self._pending_writes: dict[str, _PendingWrite] = {}
         self._requeues: dict[str, Requeue] = {}
         self._message_limiter = MessageRateLimiter(message_interval_s)
@@ -136,6 +154,7 @@ class Scheduler:
         self._requeue_queue = WorkQueue[str](
             "requeues", self._write_requeue, workers=REQUEUE_WORKERS
         )
+        self._unknown_outcomes = Backoff(base_s=0.1, cap_s=5.0)
         self._failures = Backoff(base_s=0.5, cap_s=30.0)
         self.cycles = 0
 
@@ -151,6 +170,7 @@ class Scheduler:
     async def run(self) -> None:
         """Run cycles and write until cancelled. Only the holder of the Lease may call this."""
         self._requeues.clear()
+        self._planner.reset()
         self.request_cycle()
         try:
             async with asyncio.TaskGroup() as group:
@@ -171,6 +191,7 @@ class Scheduler:
                 self._run_cycle()
             except Exception:
                 log.exception("scheduling_cycle_failed", cycle=self.cycles)
+                self._planner.reset()
                 self._changed.set()
                 await asyncio.sleep(self._failures.next())
                 continue
@@ -181,21 +202,31 @@ class Scheduler:
 
     def _run_cycle(self) -> None:
         started = clock.monotonic()
-        snapshot = self._cache.snapshot()
+        self._before_cycle()
+        snapshot, queues = self._planner.prepare(self._is_skipped)
         metrics.SNAPSHOT_DURATION.observe(clock.monotonic() - started)
-        snapshot.pending = [row for row in snapshot.pending if not self._is_skipped(row.key)]
+        for row in self._planner.refreshed:
+            self._repeat_if_overwritten(row)
+        for key in self._planner.not_pending:
+            self._requeue_if_deactivated(key)
         snapshot.being_evicted = frozenset(self._evictions_in_flight())
         self._run_second_pass(snapshot)
-        decisions = plan(snapshot, self._features, metrics.time_placement)
+        decisions = plan(
+            snapshot,
+            self._features,
+            metrics.time_placement,
+            self._fair_sharing,
+            queues,
+            now=clock.now().timestamp(),
+        )
         admitted = 0
-        pending: dict[str, Requeue] = {}
         for decision in decisions:
             if isinstance(decision, Requeue):
-                pending[decision.workload] = decision
-                self._count_decision_error(decision)
+                self._requeue(decision, queues.info(decision.workload))
             elif self._decide(decision):
                 admitted += isinstance(decision, Admit)
-        self._replace_requeues(pending)
+            elif isinstance(decision, Admit):
+                self._planner.wake(decision.assignment.cluster_queue)
         # The assumed admissions changed only what was just planned.
         self._planned_epoch = self._cache.epoch
         self.cycles += 1
@@ -213,6 +244,9 @@ class Scheduler:
         )
         if self._check_usage and verify(self._cache):
             self.request_cycle_if_changed()
+        # A replaced node frees another one: no event of the watch says so.
+        if self._planner.is_due or self._cache.changes:
+            self.request_cycle()
 
     def _run_second_pass(self, snapshot: Snapshot) -> None:
         """Node replacement comes before pending Workloads."""
@@ -249,10 +283,11 @@ class Scheduler:
                 self._back_off(key)
                 return False
             self._cache.assume(key, decision.assignment)
-        elif isinstance(decision, ReplaceNode):
+        elif isinstance(decision, ReplaceNode | AssignTopology):
             self._cache.assume(key, decision.assignment, replace_existing=True)
         elif isinstance(decision, Preempt) and not self._may_preempt(decision.by):
             return False
+        self._requeues.pop(key, None)
         self._pending_writes[key] = _PendingWrite(workload, decision)
         self._write_queue.add(key)
         return True
@@ -281,22 +316,35 @@ class Scheduler:
         if self._requeues.get(requeue.workload) != requeue:
             log.error("decision_failed", workload=requeue.workload, error=requeue.error)
 
-    def _replace_requeues(self, pending: dict[str, Requeue]) -> None:
-        """Queue the writes of requeues that changed; only the newest is written."""
-        before, self._requeues = self._requeues, pending
-        now = clock.monotonic()
-        for key, requeue in pending.items():
-            if (previous := before.get(key)) == requeue:
-                continue
-            wait_s = (
-                self._message_limiter.wait_s(key, requeue.reason, now)
-                if previous is not None
-                else 0.0
-            )
-            if wait_s > 0:
-                self._requeue_queue.add_later(key, wait_s)
-            else:
-                self._requeue_queue.add(key)
+    def _requeue(self, requeue: Requeue, row: WorkloadInfo | None) -> None:
+        """Queue the write of a requeue, if it is another one; only the newest is written."""
+        key = requeue.workload
+        self._count_decision_error(requeue)
+        previous = self._requeues.get(key)
+        self._requeues[key] = requeue
+        if previous != requeue and (row is None or not _shows(row, requeue)):
+            self._queue_requeue(requeue, is_first=previous is None)
+
+    def _requeue_if_deactivated(self, key: str) -> None:
+        """A user deactivated it while it was pending: no plan decides about it any more."""
+        workload = self._workloads.get(key)
+        if workload is not None and conditions.is_deactivated_while_pending(workload):
+            message = "The workload is deactivated"
+            self._requeue(Requeue(key, PendingReason.SUSPENDED, message), None)
+
+    def _repeat_if_overwritten(self, row: WorkloadInfo) -> None:
+        """A condition changed that decides nothing: it must show the last answer."""
+        requeue = self._requeues.get(row.key)
+        if requeue is not None and not _shows(row, requeue):
+            self._queue_requeue(requeue, is_first=False)
+
+    def _queue_requeue(self, requeue: Requeue, *, is_first: bool) -> None:
+        key, now = requeue.workload, clock.monotonic()
+        wait_s = 0.0 if is_first else self._message_limiter.wait_s(key, requeue.reason, now)
+        if wait_s > 0:
+            self._requeue_queue.add_later(key, wait_s)
+        else:
+            self._requeue_queue.add(key)
 
     async def _write_decision(self, key: str) -> None:
         pending_write = self._pending_writes.get(key)
@@ -308,22 +356,36 @@ class Scheduler:
             pending_write.maybe_sent = True
             raise
         except KubeError as error:
-            self._failed(key, pending_write, error)
+            unknown = isinstance(error, ServerError | TransportError)
+            if unknown and isinstance(pending_write.decision, _ASSUMED):
+                self._repeat_write(key, pending_write, error)
+            else:
+                self._failed(key, pending_write, error)
         except Exception:
             self._failed(key, pending_write, None)
             raise
         else:
             del self._pending_writes[key]
             self._backoff.reset(key)
+            self._unknown_outcomes.reset(key)
             if pending_write.superseded:
+                self._planner.decide_again(key)
                 self.request_cycle()
 
     async def _write(self, key: str, pending_write: _PendingWrite) -> None:
         workload = pending_write.workload
         match pending_write.decision:
-            case Admit(_, assignment):
+            case Admit(_, assignment, ahead_of):
                 version = await self._writer.admit(
-                    workload, assignment, maybe_sent=pending_write.maybe_sent
+                    workload, assignment, ahead_of, maybe_sent=pending_write.maybe_sent
+                )
+                self._cache.confirm(key, version)
+            case AssignTopology(_, assignment):
+                version = await self._writer.admit_after_checks(
+                    workload,
+                    workload.status.admission_checks,
+                    assignment,
+                    maybe_sent=pending_write.maybe_sent,
                 )
                 self._cache.confirm(key, version)
             case ReplaceNode(_, assignment, replaced):
@@ -337,16 +399,28 @@ class Scheduler:
                 await self._nodes.clear_unhealthy_nodes(workload, names)
             case Deactivate(_, reason, message):
                 await self._writer.deactivate(workload, reason, message)
-            case Evict(_, reason, message):
-                await self._writer.evict(workload, reason, message)
+            case Evict(_, reason, message, underlying_cause):
+                await self._writer.evict(
+                    workload, reason, message, underlying_cause=underlying_cause
+                )
             case Preempt(_, _, cause, message):
                 await self._writer.evict(workload, EvictionReason.PREEMPTED, message, cause)
+
+    def _repeat_write(self, key: str, pending_write: _PendingWrite, error: KubeError) -> None:
+        """Write again later, what was assumed stays; the worker is free for others meanwhile."""
+        pending_write.maybe_sent = True
+        log.warning("admission_outcome_unknown", workload=key, error=str(error)[:500])
+        if isinstance(error, ServerError):  # maybe a webhook, which fails as long as it is there
+            self._writer.report_rejected(pending_write.workload, error)
+        self._write_queue.add_later(key, self._unknown_outcomes.next(key))
 
     def _failed(self, key: str, pending_write: _PendingWrite, error: KubeError | None) -> None:
         """Release what was assumed, and decide on this Workload again after a backoff."""
         del self._pending_writes[key]
-        if isinstance(pending_write.decision, Admit | ReplaceNode):
+        self._unknown_outcomes.reset(key)
+        if isinstance(pending_write.decision, _ASSUMED):
             self._cache.forget(key)
+        self._planner.decide_again(key)
         if error is not None:
             level = log.debug if error.status in (404, 409) else log.warning
             level("decision_write_rejected", workload=key, error=str(error)[:500])
@@ -379,10 +453,12 @@ class Scheduler:
         if timer is not None:
             timer.cancel()
             self._backoff.reset(key)
+            self._planner.decide_again(key)
             self.request_cycle()
 
     def _on_backoff_finished(self, key: str) -> None:
         self._backing_off.pop(key, None)
+        self._planner.decide_again(key)
         self.request_cycle()
 
     async def _write_requeue(self, key: str) -> None:
@@ -406,3 +482,8 @@ class Scheduler:
     def counts(self) -> Mapping[str, int]:
         """Number of open writes."""
         return {"writes": len(self._pending_writes), "requeues": len(self._requeue_queue)}
+
+
+def _shows(row: WorkloadInfo, requeue: Requeue) -> bool:
+    """Whether the condition of a pending Workload shows this answer."""
+    return (row.pending_reason, row.pending_message) == (requeue.reason, requeue.message)

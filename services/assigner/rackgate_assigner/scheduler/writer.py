@@ -14,23 +14,38 @@ import msgspec
 import structlog
 
 from rackgate.api import names
-from rackgate.api.names import FieldManager, FinishedReason, WorkloadCondition
+from rackgate.api.names import (
+    EvictionReason,
+    FieldManager,
+    FinishedReason,
+    UnderlyingCause,
+    WorkloadCondition,
+)
 from rackgate.api.resources import WORKLOADS
-from rackgate.api.timestamps import parse_rfc3339
+from rackgate.api.timestamps import parse_rfc3339, rfc3339
 from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError, UnprocessableError
 from rackgate.runtime import clock
 from rackgate.wire.core import Meta, View
-from rackgate.wire.kueue import Admission, MergedSlice, RequeueState, Workload
+from rackgate.wire.kueue import (
+    Admission,
+    AdmissionCheckState,
+    RequeueState,
+    SchedulingStats,
+    Workload,
+)
 from rackgate_assigner import metrics
 from rackgate_assigner.reporter import Reporter
-from rackgate_assigner.workload import conditions
-from rackgate_assigner.workload.conditions import ADMISSION_TYPES, JOB_TYPES
+from rackgate_assigner.workload import admission_checks, conditions
+from rackgate_assigner.workload.conditions import ADMISSION_TYPES, JOB_TYPES, Change
 from rackgate_assigner.workload.decisions import Assignment
 from rackgate_assigner.workload.status import (
     NO_REQUEUE,
     admission_of,
+    admission_with_topology,
+    conditions_body,
+    count_eviction,
     current_admission,
     leftover_ops,
     path_of,
@@ -64,16 +79,24 @@ class WorkloadWriter:
         self._report = reporter
 
     async def admit(
-        self, workload: Workload, assignment: Assignment, *, maybe_sent: bool = False
+        self,
+        workload: Workload,
+        assignment: Assignment,
+        ahead_of: str = "",
+        *,
+        maybe_sent: bool = False,
     ) -> str:
         """Reserve quota, assign topology and admit, in one write.
 
-        A write without a response is repeated until there is one: the same version can be
-        written only once, so a write that is not known to have failed stays assumed.
+        With admission checks the write only reserves quota and lists their states.
+
+        After an error without a known outcome, the caller repeats it with `maybe_sent`: the same
+        version can be written only once, so a write that is not known to have failed stays assumed.
 
         Args:
             workload: as decided on; the write applies to this version or not at all.
             assignment: its new assignment.
+            ahead_of: uid of the head of its queue, if it is admitted ahead of it.
             maybe_sent: the same write may have been sent before.
 
         Returns:
@@ -81,13 +104,20 @@ class WorkloadWriter:
 
         Raises:
             ConflictError: the Workload has changed; nothing was written.
+            ServerError, TransportError: the outcome is not known.
         """
-        changes = conditions.admitted_conditions(workload, assignment.cluster_queue)
+        queue, names_of_checks = assignment.cluster_queue, assignment.checks
+        changes = conditions.reserved_conditions(
+            workload, queue, ahead_of, has_checks=bool(names_of_checks)
+        )
+        known = workload.status.admission_checks
+        states = admission_checks.seeded(known, names_of_checks, rfc3339(clock.now()))
         desired_admission = admission_of(assignment)
         body = status_body(
             workload,
             listed_conditions(workload, ADMISSION_TYPES, changes, drop=MERGE_DEACTIVATION),
             desired_admission,
+            checks=states,
         )
         started = clock.monotonic()
         wanted = msgspec.convert(desired_admission, Admission)
@@ -99,30 +129,106 @@ class WorkloadWriter:
             self._admission, workload, body, is_our_write, outcome_unknown=maybe_sent
         )
         metrics.ADMISSION_WRITES.labels(result="success").observe(clock.monotonic() - started)
-        self._count_admission(workload, assignment)
-        return answer.metadata.resource_version
-
-    def _count_admission(self, workload: Workload, assignment: Assignment) -> None:
-        queue = assignment.cluster_queue
         wait_s = _pending_s(workload)
         metrics.QUOTA_RESERVED.labels(cluster_queue=queue).inc()
-        metrics.ADMITTED.labels(cluster_queue=queue).inc()
         metrics.QUOTA_RESERVED_WAIT.labels(cluster_queue=queue).observe(wait_s)
-        metrics.ADMISSION_WAIT.labels(cluster_queue=queue).observe(wait_s)
-        flavors = sorted(
-            {name for podset in assignment.podsets for name in podset.flavors.values()}
+        if names_of_checks:
+            log.info("quota_reserved", workload=workload.metadata.key, cluster_queue=queue)
+            note = (
+                f"quota reserved in ClusterQueue {queue}, wait time {wait_s:.0f}s; waiting for "
+                f"admission checks {', '.join(names_of_checks)}"
+            )
+            self._report.workload(workload, "QuotaReserved", note)
+        else:
+            flavors = _flavors_of(desired_admission)
+            self._count_admission(workload, queue, flavors, wait_s, ahead_of)
+        return answer.metadata.resource_version
+
+    async def admit_after_checks(
+        self,
+        workload: Workload,
+        states: Sequence[AdmissionCheckState],
+        assignment: Assignment | None = None,
+        *,
+        maybe_sent: bool = False,
+    ) -> str:
+        """Admit a Workload with quota that has passed its admission checks.
+
+        Args:
+            workload: as decided on; the write applies to this version or not at all.
+            states: of its checks.
+            assignment: with the domains of its PodSets, if they were to be placed after the checks.
+            maybe_sent: the same write may have been sent before.
+
+        Returns:
+            The resourceVersion from which on the Workload is admitted.
+        """
+        admission = current_admission(workload)
+        if assignment is not None:
+            admission = admission_with_topology(workload, assignment)
+        wanted = msgspec.convert(admission, Admission)
+        queue = wanted.cluster_queue
+        listed = listed_conditions(
+            workload,
+            ADMISSION_TYPES,
+            [conditions.admitted_condition(queue)],
+            drop=MERGE_DEACTIVATION,
         )
+
+        def is_our_write(live: Workload) -> bool:
+            admitted = live.is_true(WorkloadCondition.ADMITTED)
+            return admitted and live.status.admission == wanted
+
+        answer = await apply_status(
+            self._admission,
+            workload,
+            status_body(workload, listed, admission, checks=states),
+            is_our_write,
+            outcome_unknown=maybe_sent,
+        )
+        reserved = workload.condition(WorkloadCondition.QUOTA_RESERVED)
+        since = reserved.last_transition_time if reserved is not None else None
+        metrics.CHECKS_WAIT.labels(cluster_queue=queue).observe(_seconds_since(since))
+        self._count_admission(workload, queue, _flavors_of(admission), _queued_s(workload))
+        return answer.metadata.resource_version
+
+    def _count_admission(
+        self, workload: Workload, queue: str, flavors: str, wait_s: float, ahead_of: str = ""
+    ) -> None:
+        metrics.ADMITTED.labels(cluster_queue=queue).inc()
+        if ahead_of:
+            metrics.BACKFILLED.labels(cluster_queue=queue).inc()
+        metrics.ADMISSION_WAIT.labels(cluster_queue=queue).observe(wait_s)
         log.info(
             "workload_admitted",
             workload=workload.metadata.key,
             cluster_queue=queue,
-            flavor=",".join(flavors),
+            flavor=flavors,
             wait_s=round(wait_s, 3),
         )
         if workload.parent is not None:
             return  # it is merged soon: Events on its parent show the resize
         note = f"admitted by ClusterQueue {queue}, wait time {wait_s:.0f}s"
+        note += conditions.ahead_of_text(ahead_of)
         self._report.workload(workload, "Admitted", note)
+
+    async def write_checks(
+        self, workload: Workload, states: Sequence[AdmissionCheckState], changes: Iterable[Change]
+    ) -> Workload:
+        """Write the states of admission checks, and conditions that follow from them."""
+        listed = listed_conditions(workload, ADMISSION_TYPES, changes)
+        unhealthy = [node.name for node in workload.status.unhealthy_nodes]
+        admission = current_admission(workload)
+        return await self._apply(
+            self._admission, workload, listed, admission, unhealthy=unhealthy, checks=states
+        )
+
+    async def reject(self, workload: Workload, message: str) -> None:
+        """Deactivate a Workload with quota that an admission check has rejected."""
+        # Before the writes: once the first is seen, the job controller may complete the second.
+        note = f"Deactivated due to {message}"
+        self._report.workload(workload, "AdmissionCheckRejected", note, warning=True)
+        await self.deactivate_admitted(workload, UnderlyingCause.ADMISSION_CHECK, message)
 
     async def write_pending(self, workload: Workload, reason: str, message: str) -> bool:
         """Write why the Workload is pending; whether a write was needed."""
@@ -157,6 +263,25 @@ class WorkloadWriter:
         log.info("workload_deactivated", workload=workload.metadata.key, reason=reason)
         self._report.workload(workload, f"EvictedDueTo{changes[2].reason}", message, warning=True)
 
+    async def deactivate_admitted(self, workload: Workload, cause: str, message: str) -> Workload:
+        """Set `spec.active` of a Workload with quota to false, after the cause was written.
+
+        The scheduling cycle then evicts it for this cause.
+
+        Returns:
+            The resulting Workload.
+        """
+        changes = conditions.deactivation_target_conditions(cause, message)
+        answer = workload
+        if conditions.differs(workload.status.conditions, changes):
+            listed = listed_conditions(workload, ADMISSION_TYPES, changes)
+            admission = current_admission(workload)
+            answer = await self._apply(self._admission, workload, listed, admission)
+        ops: list[JsonPatchOp] = [{"op": "add", "path": "/spec/active", "value": False}]
+        answer = await self.patch(answer, ops, client=self._admission)
+        log.info("workload_deactivated", workload=workload.metadata.key, reason=cause)
+        return answer
+
     def report_rejected(self, workload: Workload, error: KubeError) -> None:
         """Report why the API server, or a policy, rejected a write; it is repeated."""
         self._report.workload(workload, "WorkloadUpdateRefused", error.message, warning=True)
@@ -167,7 +292,9 @@ class WorkloadWriter:
         reason: str,
         message: str,
         cause: str = "",
+        *,
         requeue: RequeueState | None = None,
+        underlying_cause: str = "",
     ) -> bool:
         """Announce an eviction; its quota is released after the job has stopped.
 
@@ -176,7 +303,9 @@ class WorkloadWriter:
             reason: of the eviction.
             message: for the user.
             cause: reason of the condition Preempted, if another Workload is the reason.
-            requeue: time of the requeue, if it is not as soon as its job has stopped.
+            requeue: time of the requeue, if it is not as soon as its job has stopped; after an
+                admission check has asked for a retry, the check says when.
+            underlying_cause: why, if the reason is more general.
 
         Returns:
             False if the Workload is under eviction already, or has no reservation.
@@ -185,10 +314,34 @@ class WorkloadWriter:
         if admission is None or workload.is_true(WorkloadCondition.EVICTED):
             return False
         changes = conditions.evicted_conditions(workload, reason, message, cause)
-        listed = listed_conditions(workload, ADMISSION_TYPES, changes)
-        await self._apply(self._admission, workload, listed, admission, requeue=requeue)
+        drop: tuple[WorkloadCondition, ...] = ()
+        now, states = clock.now(), workload.status.admission_checks
+        if not workload.spec.active:
+            requeue, drop = NO_REQUEUE, MERGE_DEACTIVATION  # it starts over when it is active again
+        elif reason == EvictionReason.ADMISSION_CHECK:
+            count = (workload.status.requeue_state or NO_REQUEUE).count
+            requeue = RequeueState(count, rfc3339(admission_checks.requeue_time(states, now)))
+        listed = listed_conditions(workload, ADMISSION_TYPES, changes, drop=drop)
+        general = conditions.general_reason(reason)
+        stats, first = count_eviction(workload, general, underlying_cause)
+        await self._apply(
+            self._admission,
+            workload,
+            listed,
+            admission,
+            requeue=requeue,
+            stats=stats,
+            checks=admission_checks.reset(states, rfc3339(now)),
+        )
         queue = admission["clusterQueue"]
-        metrics.EVICTED.labels(cluster_queue=queue, reason=reason).inc()
+        labels = {
+            "cluster_queue": queue,
+            "reason": general,
+            "underlying_cause": underlying_cause,
+        }
+        metrics.EVICTED.labels(**labels).inc()
+        if first:
+            metrics.EVICTED_ONCE.labels(**labels).inc()
         log.info("workload_evicted", workload=workload.metadata.key, reason=reason)
         if cause:
             metrics.PREEMPTED.labels(preempting_cluster_queue=queue, reason=cause).inc()
@@ -196,11 +349,23 @@ class WorkloadWriter:
         self._report.workload(workload, f"EvictedDueTo{reason}", message, warning=True)
         return True
 
-    async def release(self, workload: Workload) -> Workload:
-        """Clear the admission of an evicted Workload whose job has stopped; returns the result."""
+    async def release(self, workload: Workload, past_execution_s: int | None = None) -> Workload:
+        """Clear the admission of an evicted Workload whose job has stopped; returns the result.
+
+        Args:
+            workload: as decided on.
+            past_execution_s: its execution time until now; None does not change it.
+        """
         changes = conditions.released_conditions(workload)
         listed = listed_conditions(workload, ADMISSION_TYPES, changes)
-        answer = await self._apply(self._admission, workload, listed, None)
+        answer = await self._apply(
+            self._admission,
+            workload,
+            listed,
+            None,
+            past_execution_s=past_execution_s,
+            checks=admission_checks.released(workload.status.admission_checks),
+        )
         evicted = workload.condition(WorkloadCondition.EVICTED)
         reason = evicted.reason if evicted is not None else ""
         admission = workload.status.admission
@@ -243,12 +408,20 @@ class WorkloadWriter:
     async def update_reclaimable_pods(
         self, workload: Workload, done: Mapping[str, int]
     ) -> Workload:
-        """Write `status.reclaimablePods`; returns the resulting Workload."""
+        """Write `status.reclaimablePods`; returns the resulting Workload.
+
+        Entries that another manager has applied, too, survive an apply without them.
+        """
         body = reclaimable_body(workload, done)
         path = path_of(workload, "status")
-        answer = await self._jobs.apply(path, body, FieldManager.RECLAIMABLE)
+        answer = decode_workload(await self._jobs.apply(path, body, FieldManager.RECLAIMABLE))
         log.info("pods_reclaimable", workload=workload.metadata.key, pods=dict(done))
-        return decode_workload(answer)
+        ops: list[JsonPatchOp] = [
+            {"op": "remove", "path": f"/status/reclaimablePods/{index}"}
+            for index, found in reversed(list(enumerate(answer.status.reclaimable_pods)))
+            if found.name not in done
+        ]
+        return await self._remove_foreign_fields(self._jobs, answer, ops) if ops else answer
 
     async def remove_pods_ready(self, workload: Workload) -> Workload:
         """Remove condition PodsReady: the job does not run any more."""
@@ -311,51 +484,74 @@ class WorkloadWriter:
         manager: FieldManager = FieldManager.ADMISSION,
         *,
         requeue: RequeueState | None = None,
+        stats: SchedulingStats | None = None,
+        past_execution_s: int | None = None,
+        checks: Sequence[AdmissionCheckState] | None = None,
+        unhealthy: Sequence[str] = (),
     ) -> Workload:
         """Apply, and remove omitted fields that are still there: another manager owns them, too.
 
         A crash between the two writes does not affect the decision: both are repeated.
         """
-        merged_slices: Sequence[MergedSlice] | None = None
-        types: Sequence[WorkloadCondition] = ADMISSION_TYPES
-        tries = requeue
         admits = manager is FieldManager.ADMISSION
-        if not admits:  # the other manager owns only conditions
-            merged_slices, tries, types = (), NO_REQUEUE, JOB_TYPES
-        body = status_body(workload, listed, admission, merged_slices=merged_slices, requeue=tries)
-        path = path_of(workload, "status")
+        types = ADMISSION_TYPES if admits else JOB_TYPES
         stays = admission is not None or not admits
+
+        def body_with(
+            conditions_listed: list[dict[str, Any]], desired: dict[str, Any] | None
+        ) -> bytes:
+            if not admits:  # the other manager owns only conditions
+                return conditions_body(workload, conditions_listed)
+            return status_body(
+                workload,
+                conditions_listed,
+                desired,
+                unhealthy,
+                requeue=requeue,
+                stats=stats,
+                past_execution_s=past_execution_s,
+                checks=checks,
+            )
+
+        def leftovers(stored: Workload) -> list[JsonPatchOp]:
+            return leftover_ops(
+                stored,
+                types,
+                listed,
+                admission=stays,
+                requeue=requeue,
+                past_execution_s=past_execution_s,
+                checks=checks,
+            )
+
+        body = body_with(listed, admission)
+        path = path_of(workload, "status")
         try:
             answer = decode_workload(await client.apply(path, body, manager))
         except UnprocessableError:
             # If another manager has applied a condition with another status, the apply would leave
             # only its type. So a condition that is to be removed is applied again, then removed.
-            if not leftover_ops(workload, types, listed, admission=stays, requeue=requeue):
+            if not leftovers(workload):
                 raise
             listed_types = {condition["type"] for condition in listed}
             rest = listed_conditions(
                 workload, [one for one in types if one not in listed_types], ()
             )
-            desired_admission = (
-                current_admission(workload) if admits and admission is None else admission
-            )
-            body = status_body(
-                workload,
-                [*listed, *rest],
-                desired_admission,
-                merged_slices=merged_slices,
-                requeue=tries,
-            )
+            kept = current_admission(workload) if admission is None else admission
+            body = body_with([*listed, *rest], kept)
             answer = decode_workload(await client.apply(path, body, manager))
-        ops = leftover_ops(answer, types, listed, admission=stays, requeue=requeue)
-        if not ops:
-            return answer
-        meta = answer.metadata
-        cleared = with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)
+        ops = leftovers(answer)
+        return await self._remove_foreign_fields(client, answer, ops) if ops else answer
+
+    async def _remove_foreign_fields(
+        self, client: Client, stored: Workload, ops: Sequence[JsonPatchOp]
+    ) -> Workload:
+        """Remove fields of a status that an apply of ours has left to another manager."""
+        meta = stored.metadata
+        body = with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)
         log.info("foreign_fields_removed", workload=meta.key, paths=[op["path"] for op in ops])
-        return decode_workload(
-            await client.patch(path, msgspec.json.encode(cleared), PatchType.JSON)
-        )
+        path = path_of(stored, "status")
+        return decode_workload(await client.patch(path, msgspec.json.encode(body), PatchType.JSON))
 
 
 def _pending_s(workload: Workload) -> float:
@@ -367,7 +563,24 @@ def _pending_s(workload: Workload) -> float:
     return _seconds_since(since)
 
 
+def _queued_s(workload: Workload) -> float:
+    """As `_pending_s`, for a Workload that has quota already."""
+    since = workload.metadata.creation_timestamp
+    requeued = workload.condition(WorkloadCondition.REQUEUED)
+    if requeued is not None and requeued.status == conditions.TRUE:
+        since = requeued.last_transition_time
+    return _seconds_since(since)
+
+
+def _flavors_of(admission: Mapping[str, Any] | None) -> str:
+    """Names of the flavors in `status.admission`, for logs."""
+    parts = admission["podSetAssignments"] if admission is not None else ()
+    return ",".join(sorted({name for part in parts for name in part["flavors"].values()}))
+
+
 def _seconds_since(moment: str | None) -> float:
-    if not moment:
+    """0 for what is not a timestamp: any client that may write a status may write a condition."""
+    try:
+        return max(0.0, (clock.now() - parse_rfc3339(moment or "")).total_seconds())
+    except ValueError:
         return 0.0
-    return max(0.0, (clock.now() - parse_rfc3339(moment)).total_seconds())

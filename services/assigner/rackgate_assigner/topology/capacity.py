@@ -48,28 +48,28 @@ class Capacity:
 
     Attributes:
         tree: the tree whose leaves these are.
-        resources: names, sorted; always with `pods`.
+        resources: of the tree: names, sorted; always with `pods`.
         rows: row by resource name.
         cache: values derived from the free capacity; empty in a snapshot.
     """
 
     __slots__ = ("_array", "_is_shared", "cache", "resources", "rows", "tree")
 
-    def __init__(self, tree: TopologyTree, resources: Iterable[str] | None = None) -> None:
-        """Start with everything free, for all resources that some node offers by default."""
+    def __init__(self, tree: TopologyTree) -> None:
+        """Start with everything free, for all resources that some node offers."""
         self.tree = tree
-        self.resources = tree.resources if resources is None else tuple(sorted({PODS, *resources}))
+        self.resources = tree.resources
         self.rows = {name: row for row, name in enumerate(self.resources)}
         # One block for both, so that a snapshot's first charge allocates and copies once.
         numbers = np.zeros((2, len(self.resources), tree.leaf_count), dtype=np.int64)
-        numbers[0] = _select_rows(tree, self.resources)
         self._array, self._is_shared = LeafArray(numbers), False
         self.cache: CapacityCache[Any] = CapacityCache()
+        numbers[0] = tree.allocatable
 
     @property
     def allocatable(self) -> IntMatrix:
         """Shape (leaves, resources), read-only: what the nodes offer (CAP-01)."""
-        return _read_only_view(_select_rows(self.tree, self.resources))
+        return _read_only_view(self.tree.allocatable)
 
     @property
     def usage(self) -> IntMatrix:
@@ -204,10 +204,7 @@ def charge_amounts(
 
 
 def charge_assignment(
-    capacity: Capacity,
-    requests: Mapping[str, int],
-    assignment: TopologyAssignment,
-    sign: int = 1,
+    capacity: Capacity, requests: Mapping[str, int], assignment: TopologyAssignment, sign: int = 1
 ) -> None:
     """Charge (sign 1) or release (sign -1) all pods of a PodSet's assignment.
 
@@ -249,12 +246,6 @@ def _read_only_view(rows: IntMatrix) -> IntMatrix:
     view = rows.T
     view.flags.writeable = False
     return view
-
-
-def _select_rows(tree: TopologyTree, resources: Sequence[str]) -> IntMatrix:
-    if tuple(resources) == tree.resources:
-        return tree.allocatable
-    return align_resource_rows(tree.allocatable, tree.resources, resources)
 
 
 # Numbers over leaves that move, and the cache.

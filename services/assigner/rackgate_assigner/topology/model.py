@@ -86,6 +86,38 @@ class PodSetRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacementRequest:
+    """A request read against the levels of a tree.
+
+    Attributes:
+        count: pods (workers) to place.
+        size: pods per (outer) podset slice; 1 without slices.
+        need: slices to place (pods without slices).
+        level: index of the requested level.
+        slice_level: index of the level a slice must stay within.
+        units: per level, pods that stay together there because of inner layers; 1 elsewhere.
+        layers: slice layers as requested, outermost first.
+        required: one domain of the requested level, or nothing.
+        unconstrained: nothing is requested, or only slices, or `unconstrained: true`.
+        least_free: domains with the least free capacity first, instead of best fit.
+        required_level: with gate RackgateRequiredAndPreferred, the level of which one domain must
+            fit everything while `level` is preferred; else None.
+    """
+
+    count: int
+    size: int
+    need: int
+    level: int
+    slice_level: int
+    units: tuple[int, ...]
+    layers: tuple[SliceLayer, ...]
+    required: bool
+    unconstrained: bool
+    least_free: bool
+    required_level: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NoFit:
     """PodSets do not fit.
 

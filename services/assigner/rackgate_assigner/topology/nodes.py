@@ -15,12 +15,14 @@ one copy of the numbers if many of them changed or are read.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice, starmap
 from operator import eq
 from typing import Any, Final, TypeVar, overload
 
 import numpy as np
 
+from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.topology.assignment import Domain
 from rackgate_assigner.topology.model import BoolVector, IntVector, NodeInfo
 from rackgate_assigner.topology.reordering import Reordering
@@ -206,19 +208,19 @@ class NodeSelection(Sequence[T]):
 class NodeRegistry:
     """Current and former nodes, by number.
 
-    levels: node label keys, coarsest first; every node has all of them.
-        levels: node label keys, coarsest first; every node has them all.
+    Attributes:
+        levels: node label keys, coarsest first; every node has all of them.
         nodes: by number.
         paths: values of the levels, by number.
     """
 
     __slots__ = ("_columns", "_latest", "levels", "nodes", "paths")
 
-    def __init__(self, levels: Sequence[str], nodes: Iterable[NodeInfo]) -> None:
-        """Number nodes of different names from 0 on."""
-        self.levels = levels
-        self.nodes = list(nodes)
-        self.paths: list[Domain] = list(map(self.path_of, self.nodes))
+    def __init__(
+        self, levels: Sequence[str], nodes: Iterable[NodeInfo], paths: list[Domain]
+    ) -> None:
+        """Number nodes of different names, each with its path, from 0 on."""
+        self.levels, self.nodes, self.paths = levels, list(nodes), paths
         self._latest = {node.name: number for number, node in enumerate(self.nodes)}
         self._columns = Memo()
 
@@ -239,24 +241,39 @@ class NodeRegistry:
         """Whether too many nodes are not among the `used` ones."""
         return len(self.nodes) > used + used // STALE_SHARE + STALE_LIMIT
 
-    def column(
-        self, key: Hashable, value_of: Callable[[NodeInfo], Hashable], numbers: IntVector
-    ) -> Column:
-        """One property of the nodes of these numbers, stored under `key`; computed once."""
+    def column(self, key: str | None, numbers: IntVector) -> Column:
+        """One label of the nodes of these numbers, or their taints (None); computed once."""
         coded = self._columns.get(key, EncodedValues)
-        coded.extend(map(value_of, self.nodes[len(coded) :]))
+        coded.extend(map(partial(column_value, key), self.nodes[len(coded) :]))
         return Column(coded.codes.take(numbers), coded.values)
 
     def compact(self, numbers: IntVector) -> NodeRegistry:
         """A registry of these nodes alone, numbered from 0 on; complete columns are kept."""
-        clone = NodeRegistry(self.levels, (self.nodes[number] for number in numbers.tolist()))
+        used = numbers.tolist()
+        paths = [self.paths[number] for number in used]
+        clone = NodeRegistry(self.levels, (self.nodes[number] for number in used), paths)
         for key, coded in self._columns.items():
             if len(coded) == len(self.nodes):
                 clone._columns.put(key, EncodedValues.of(coded.codes.take(numbers), coded.values))
         return clone
 
 
+def column_value(key: Hashable, node: NodeInfo) -> Hashable:
+    """The value of a column for a node: a label's value, or its taints under the key None."""
+    return (node.taints or None) if key is None else node.labels.get(str(key))
+
+
 # Names.
+
+
+def hostname(node: NodeInfo) -> str | None:
+    """Hostname label of a node; it may differ from the node's name."""
+    return node.labels.get(HOSTNAME_LABEL)
+
+
+def hostname_differs(node: NodeInfo) -> bool:
+    """Whether a node's hostname label is missing, or differs from its name."""
+    return hostname(node) != node.name
 
 
 class LeafIndex:
@@ -343,10 +360,8 @@ class LeafIndex:
         return leaf if leaf >= 0 else None
 
     def _moved_leaf(self, name: str) -> int | None:
-        leaf = self._stored_leaf(name)
-        return (
-            leaf if leaf is None or self._reordering is None else self._reordering.new_index(leaf)
-        )
+        leaf, order = self._stored_leaf(name), self._reordering
+        return leaf if leaf is None or order is None else order.new_index(leaf)
 
     def _apply_pending(self) -> None:
         """Number the leaves again; no lookup changes."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import Final
 
@@ -32,6 +32,8 @@ from rackgate_assigner.topology.nodes import (
     NodeRegistry,
     NodeSelection,
     Overlay,
+    hostname,
+    hostname_differs,
 )
 
 PODS: Final = "pods"
@@ -132,16 +134,13 @@ def index_range(count: int) -> IntVector:
 _shared_range: IntVector = np.arange(0, dtype=np.int64)
 
 
-def first_different_level(path: Domain, before: Domain) -> int:
-    """The first level at which two paths of one length differ; that length if they are equal."""
-    return next((i for i, value in enumerate(before) if value != path[i]), len(path))
-
-
 def build_structure(paths: Sequence[Domain], depth: int) -> Structure:
     """Derive all domains from the sorted paths of all nodes."""
-    splits = [0, *(first_different_level(path, before) for before, path in pairwise(paths))][
-        : len(paths)
+    splits = [
+        next((i for i, value in enumerate(before) if value != path[i]), depth)
+        for before, path in pairwise(paths)
     ]
+    splits = [0, *splits][: len(paths)]
     firsts = [[at for at, split in enumerate(splits) if split <= level] for level in range(depth)]
     offsets = np.array([*firsts[-1], len(paths)], dtype=np.int64)
     upper = [np.searchsorted(offsets, np.array([*starts, len(paths)])) for starts in firsts[:-1]]
@@ -179,6 +178,8 @@ class TopologyTree:
         resources: every resource that some node offers, and always `pods`; sorted.
         memo: results that depend on names, labels and taints of the nodes, never on amounts.
         columns: labels by key, and taints under None; read them through `column`.
+        assignment_levels: the `levels` of an assignment: the hostname alone in the host case
+            (TAS-13).
         skip_reasons: reasons behind `skipped`.
         leaf_allocatable: what `allocatable` computed.
     """
@@ -187,21 +188,25 @@ class TopologyTree:
         self, levels: Sequence[str], nodes: Sequence[NodeInfo], skipped: Mapping[str, str]
     ) -> None:
         self.levels = tuple(levels)
-        self.lowest_is_hostname = bool(levels) and levels[-1] == HOSTNAME_LABEL
-        self.skip_reasons = Overlay(dict(skipped))
+        self.lowest_is_hostname = levels[-1] == HOSTNAME_LABEL
+        self.assignment_levels = self.levels[-1:] if self.lowest_is_hostname else self.levels
         self.leaf_allocatable: IntMatrix | None = None
-        self.memo = Memo()
-        self.columns = Memo()
-        registry = NodeRegistry(self.levels, nodes)
-        self.set_nodes(registry, index_range(len(nodes)))
-        self.set_structure(build_structure(registry.paths, len(self.levels)))
-        self.node_name_index = LeafIndex.of(map(node_name, nodes), self.node_leaves)
-        self.hostname_index = self.node_name_index
-        if any(map(hostname_differs, nodes)):
-            self.hostname_index = LeafIndex.of(map(hostname, nodes), self.node_leaves)
+        paths = [tuple(map(node.labels.__getitem__, levels)) for node in nodes]
+        self.set_structure(build_structure(paths, len(levels)))
         self.set_resource_node_counts(
             Counter(chain.from_iterable(node.allocatable for node in nodes))
         )
+        node_leaves = self.node_leaves
+        self.registry = NodeRegistry(self.levels, nodes, paths)
+        self.node_numbers = index_range(len(nodes))
+        self.nodes: Sequence[NodeInfo] = NodeSelection(self.registry.nodes, self.node_numbers)
+        self.node_name_index = LeafIndex.of((node.name for node in self.nodes), node_leaves)
+        self.hostname_index = self.node_name_index
+        if any(map(hostname_differs, nodes)):
+            self.hostname_index = LeafIndex.of(map(hostname, nodes), node_leaves)
+        self.skip_reasons = Overlay(dict(skipped))
+        self.memo = Memo()
+        self.columns = Memo()
 
     @classmethod
     def build(
@@ -223,10 +228,6 @@ class TopologyTree:
         included, skipped = select_nodes(nodes, node_labels or {}, levels)
         included.sort(key=lambda node: (tuple(map(node.labels.__getitem__, levels)), node.name))
         return cls(levels, included, skipped)
-
-    def path_of(self, node: NodeInfo) -> Domain:
-        """Values of a node that counts, one for each level."""
-        return self.registry.path_of(node)
 
     def leaf_of_node(self, name: str) -> int | None:
         """Leaf that contains the node of this object name, or None if it does not count."""
@@ -253,11 +254,6 @@ class TopologyTree:
         return self.nodes[start:end]
 
     @property
-    def assignment_levels(self) -> tuple[str, ...]:
-        """The `levels` of an assignment: the hostname alone in the host case (TAS-13)."""
-        return self.levels[-1:] if self.lowest_is_hostname else self.levels
-
-    @property
     def skipped(self) -> dict[str, str]:
         """Reason by name of the nodes that do not count; a new dict on each call."""
         return self.skip_reasons.to_dict()
@@ -266,18 +262,9 @@ class TopologyTree:
         """Id of the domain of `level` that contains a leaf."""
         return int(np.searchsorted(self.leaf_ranges[level], leaf, side="right")) - 1
 
-    def column(self, key: str) -> Column:
-        """Values of one node label over `nodes`."""
-        return self._column(key)
-
-    def taint_column(self) -> Column:
-        """Taints over `nodes` (None: no taints)."""
-        return self._column(None)
-
-    def _column(self, key: str | None) -> Column:
-        return self.columns.get(
-            key, lambda: self.registry.column(key, partial(column_value, key), self.node_numbers)
-        )
+    def column(self, key: str | None) -> Column:
+        """Values of one node label over `nodes`; under None their taints (None: no taints)."""
+        return self.columns.get(key, lambda: self.registry.column(key, self.node_numbers))
 
     @property
     def parents(self) -> tuple[IntVector, ...]:
@@ -295,7 +282,10 @@ class TopologyTree:
         if self.leaf_allocatable is None:
             rows = np.zeros((len(self.resources), self.leaf_count), dtype=np.int64)
             for row, resource in zip(rows, self.resources, strict=True):
-                amounts = [clamp_amount(node.allocatable.get(resource, 0)) for node in self.nodes]
+                amounts = [
+                    max(-AMOUNT_LIMIT, min(AMOUNT_LIMIT, node.allocatable.get(resource, 0)))
+                    for node in self.nodes
+                ]
                 np.add.at(row, self.node_leaves, np.array(amounts, dtype=np.int64))
             rows.flags.writeable = False
             self.leaf_allocatable = rows
@@ -306,13 +296,14 @@ class TopologyTree:
         total: dict[str, int] = {}
         for node in self.nodes_of_leaf(leaf):
             for resource, amount in node.allocatable.items():
-                total[resource] = total.get(resource, 0) + clamp_amount(amount)
+                bounded = max(-AMOUNT_LIMIT, min(AMOUNT_LIMIT, amount))
+                total[resource] = total.get(resource, 0) + bounded
         return total
 
     def set_nodes(self, registry: NodeRegistry, numbers: IntVector) -> None:
-        """Set the nodes. Only for building and updating, as are the other setters."""
+        """Set the nodes. Only for updating, as are the other setters."""
         self.registry, self.node_numbers = registry, numbers
-        self.nodes: Sequence[NodeInfo] = NodeSelection(registry.nodes, numbers)
+        self.nodes = NodeSelection(registry.nodes, numbers)
 
     def set_structure(self, structure: Structure) -> None:
         """Set the domains."""
@@ -336,31 +327,6 @@ def align_resource_rows(rows: IntMatrix, names: Sequence[str], wanted: Sequence[
         if name in row_of:
             found[..., row, :] = rows[..., row_of[name], :]
     return found
-
-
-def clamp_amount(amount: int) -> int:
-    """An amount of one node, limited so that sums do not overflow."""
-    return max(-AMOUNT_LIMIT, min(AMOUNT_LIMIT, amount))
-
-
-def node_name(node: NodeInfo) -> str:
-    """Name of the Node object."""
-    return node.name
-
-
-def hostname(node: NodeInfo) -> str | None:
-    """Hostname label of a node; it may differ from the node's name."""
-    return node.labels.get(HOSTNAME_LABEL)
-
-
-def hostname_differs(node: NodeInfo) -> bool:
-    """Whether a node's hostname label is missing, or differs from its name."""
-    return hostname(node) != node.name
-
-
-def column_value(key: Hashable, node: NodeInfo) -> Hashable:
-    """The value of a column for a node: a label's value, or its taints under the key None."""
-    return (node.taints or None) if key is None else node.labels.get(str(key))
 
 
 def _one_node_per_host(nodes: list[NodeInfo], skipped: dict[str, str]) -> list[NodeInfo]:

@@ -19,22 +19,26 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
 
 from rackgate.topology.assignment import Domain
 from rackgate_assigner.topology.model import IntVector, NodeInfo
-from rackgate_assigner.topology.nodes import LeafIndex, Memo, NodeSelection
+from rackgate_assigner.topology.nodes import (
+    LeafIndex,
+    Memo,
+    NodeSelection,
+    hostname,
+    hostname_differs,
+)
 from rackgate_assigner.topology.reordering import Reordering
 from rackgate_assigner.topology.tree import (
     Structure,
     TopologyTree,
     find_path,
-    hostname,
-    hostname_differs,
     index_range,
-    node_name,
 )
 
 # A node that counts, or why it does not, or None if it is removed.
@@ -71,11 +75,7 @@ class _Changes:
     removed: list[int] = field(default_factory=list)
     added: list[NodeInfo] = field(default_factory=list)
     changed: dict[int, NodeInfo] = field(default_factory=dict)
-    resource_node_counts: dict[str, int] = field(default_factory=dict)
-
-    def count(self, node: NodeInfo, sign: int) -> None:
-        for resource in node.allocatable:
-            self.resource_node_counts[resource] = self.resource_node_counts.get(resource, 0) + sign
+    resource_node_counts: Counter[str] = field(default_factory=Counter)
 
 
 def update_tree(tree: TopologyTree, states: Mapping[str, NodeState]) -> TreeUpdate:
@@ -102,7 +102,9 @@ def update_tree(tree: TopologyTree, states: Mapping[str, NodeState]) -> TreeUpda
     if not (moves or changes.changed):
         return TreeUpdate(next_tree, None, frozenset())
     if any(changes.resource_node_counts.values()):
-        next_tree.set_resource_node_counts(_resource_node_counts(tree, changes))
+        offers = Counter(tree.resource_node_counts)
+        offers.update(changes.resource_node_counts)
+        next_tree.set_resource_node_counts(+offers)
     found = (
         _update_with_reordering(tree, next_tree, changes)
         if moves
@@ -121,22 +123,22 @@ def _classify_changes(tree: TopologyTree, states: Mapping[str, NodeState]) -> _C
         if not isinstance(state, NodeInfo):
             if at is not None and old is not None:
                 changes.removed.append(at)
-                changes.count(old, -1)
+                changes.resource_node_counts.subtract(old.allocatable.keys())
             continue
         if old == state:
             continue
-        changes.count(state, 1)
+        changes.resource_node_counts.update(state.allocatable.keys())
         if at is None or old is None:
             changes.added.append(state)
             continue
-        changes.count(old, -1)
-        if tree.path_of(old) == tree.path_of(state):
+        changes.resource_node_counts.subtract(old.allocatable.keys())
+        if tree.registry.path_of(old) == tree.registry.path_of(state):
             changes.changed[at] = state
         else:
             changes.removed.append(at)
             changes.added.append(state)
     changes.removed.sort()
-    changes.added.sort(key=lambda node: (tree.path_of(node), node.name))
+    changes.added.sort(key=lambda node: (tree.registry.path_of(node), node.name))
     return changes
 
 
@@ -145,14 +147,7 @@ def _node_index(tree: TopologyTree, name: str) -> int | None:
     if leaf is None or tree.lowest_is_hostname:
         return leaf
     start, end = tree.node_offsets[leaf : leaf + 2].tolist()
-    return bisect_left(tree.nodes, name, start, end, key=lambda node: node.name)
-
-
-def _resource_node_counts(tree: TopologyTree, changes: _Changes) -> dict[str, int]:
-    offers = {**tree.resource_node_counts}
-    for resource, more in changes.resource_node_counts.items():
-        offers[resource] = offers.get(resource, 0) + more
-    return {resource: count for resource, count in offers.items() if count}
+    return bisect_left(tree.nodes, name, start, end, key=attrgetter("name"))
 
 
 def _update_in_place(tree: TopologyTree, next_tree: TopologyTree, changes: _Changes) -> TreeUpdate:
@@ -187,8 +182,8 @@ def _update_with_reordering(
     next_tree.set_nodes(tree.registry, numbers)
     next_tree.memo, next_tree.columns = Memo(), Memo()
     next_tree.set_resource_node_counts(next_tree.resource_node_counts)
-    removed_paths = [tree.path_of(tree.nodes[at]) for at in changes.removed]
-    added_paths = [tree.path_of(node) for node in changes.added]
+    removed_paths = [tree.registry.path_of(tree.nodes[at]) for at in changes.removed]
+    added_paths = [tree.registry.path_of(node) for node in changes.added]
     hosts = (
         (order, NodeSelection(tree.registry.paths, numbers)) if tree.lowest_is_hostname else None
     )
@@ -207,13 +202,13 @@ def _update_with_reordering(
 
 def _insertion_index(tree: TopologyTree, node: NodeInfo) -> int:
     """The old position before which a new node is inserted."""
-    leaf = bisect_left(tree.paths[-1], tree.path_of(node))
+    leaf = bisect_left(tree.paths[-1], tree.registry.path_of(node))
     if leaf == tree.leaf_count:
         return len(tree.nodes)
     start, end = tree.node_offsets.item(leaf), tree.node_offsets.item(leaf + 1)
-    if tree.paths[-1][leaf] != tree.path_of(node):
+    if tree.paths[-1][leaf] != tree.registry.path_of(node):
         return start
-    return bisect_left(tree.nodes, node.name, start, end, key=node_name)
+    return bisect_left(tree.nodes, node.name, start, end, key=attrgetter("name"))
 
 
 def _leaf_at(tree: TopologyTree, at: int) -> int:
@@ -325,9 +320,8 @@ def _update_indexes(
     names |= leaves
     next_tree.node_name_index = tree.node_name_index.with_changes(order, names)
     if next_tree.node_name_index.needs_compaction(len(next_tree.nodes)):
-        next_tree.node_name_index = LeafIndex.of(
-            map(node_name, next_tree.nodes), next_tree.node_leaves
-        )
+        names_now = (node.name for node in next_tree.nodes)
+        next_tree.node_name_index = LeafIndex.of(names_now, next_tree.node_leaves)
     if tree.hostname_index is tree.node_name_index and not any(
         map(hostname_differs, [*added, *changed])
     ):
@@ -340,7 +334,7 @@ def _update_indexes(
     for state in changes.states.values():
         host = hostname(state) if isinstance(state, NodeInfo) else None
         if isinstance(state, NodeInfo) and host in hosts:
-            leaf = find_path(next_tree.paths[-1], tree.path_of(state))
+            leaf = find_path(next_tree.paths[-1], tree.registry.path_of(state))
             # For nodes with one hostname the last one counts.
             hosts[host] = max((one for one in (hosts[host], leaf) if one is not None), default=None)
     next_tree.hostname_index = tree.hostname_index.with_changes(order, hosts)

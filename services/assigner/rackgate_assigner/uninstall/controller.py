@@ -30,7 +30,7 @@ from rackgate.jobframework.registry import JOB, KINDS, kind_of
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, KubeError, NotFoundError
 from rackgate.wire.batch import Job
-from rackgate.wire.core import Meta, View
+from rackgate.wire.core import Meta, MetadataOnly
 from rackgate.wire.kueue import ResourceFlavor, Workload
 from rackgate.wire.lists import page_items
 from rackgate_assigner.jobs.state import (
@@ -42,7 +42,6 @@ from rackgate_assigner.jobs.state import (
 )
 from rackgate_assigner.uninstall.plan import (
     LeaveRunning,
-    NothingLeft,
     PatchChildJobs,
     PatchJob,
     RestoreAction,
@@ -65,11 +64,7 @@ _SHOWN: Final = 50
 log = structlog.get_logger()
 
 
-class _MetadataOnly(View, frozen=True):
-    metadata: Meta = Meta()
-
-
-_decode_metadata = msgspec.json.Decoder(_MetadataOnly).decode
+_decode_metadata = msgspec.json.Decoder(MetadataOnly).decode
 
 
 @dataclass
@@ -189,7 +184,7 @@ def _label(job: JobLike) -> str:
 def _plan(
     job: JobLike, found: _ClusterState, unmanaged: frozenset[str], jobs: RunningJobsPolicy
 ) -> RestoreAction | None:
-    """The next action for a job; None for one that is not managed."""
+    """The next action for a job; None if it is not managed, or nothing of Rackgate is left."""
     workload = found.workloads.get((job.metadata.uid, workload_name_of(job)))
     if not is_eligible(job, unmanaged) or (workload is None and is_child_of_job(job.metadata)):
         return None
@@ -202,8 +197,7 @@ def _plan(
     )
     if is_untouched(job, job_state, queued=workload is not None):
         return None
-    plan = plan_restore(job, job_state, jobs)
-    return None if isinstance(plan, NothingLeft) else plan
+    return plan_restore(job, job_state, jobs)
 
 
 async def _read(client: Client) -> _ClusterState:
@@ -284,8 +278,13 @@ async def remove_finalizers(client: Client, resource: Resource, report: Uninstal
     failures = Failures()
 
     async def remove_finalizer(meta: Meta) -> None:
+        patch = remove_finalizer_patch(meta, names.IN_USE_FINALIZER)
+        if patch is None:
+            return
+        namespace = meta.namespace if resource.namespaced else None
         try:
-            await _remove_finalizer(client, resource, meta, report)
+            await client.patch(resource.path(namespace, meta.name), patch, PatchType.JSON)
+            report.released[resource.kind] += 1
         except (NotFoundError, ConflictError):
             return  # deleted, or changed by another client: it is read again
         except KubeError as error:
@@ -308,14 +307,3 @@ async def remove_finalizers(client: Client, resource: Resource, report: Uninstal
     raise KubeError(
         "PATCH", resource.path(), message="finalizers of Rackgate are added again and again"
     )
-
-
-async def _remove_finalizer(
-    client: Client, resource: Resource, meta: Meta, report: UninstallReport
-) -> None:
-    patch = remove_finalizer_patch(meta, names.IN_USE_FINALIZER)
-    if patch is None:
-        return
-    namespace = meta.namespace if resource.namespaced else None
-    await client.patch(resource.path(namespace, meta.name), patch, PatchType.JSON)
-    report.released[resource.kind] += 1

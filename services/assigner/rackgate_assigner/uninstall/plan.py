@@ -27,11 +27,6 @@ class RunningJobsPolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class NothingLeft:
-    """It has no fields of Rackgate."""
-
-
-@dataclass(frozen=True, slots=True)
 class LeaveRunning:
     """It keeps running.
 
@@ -61,11 +56,15 @@ class PatchChildJobs:
     children: tuple[StaleChildJob, ...]
 
 
-RestoreAction = NothingLeft | LeaveRunning | WaitForStop | PatchJob | PatchChildJobs
+RestoreAction = LeaveRunning | WaitForStop | PatchJob | PatchChildJobs
 
 
-def plan_restore(job: JobLike, job_state: JobState, jobs: RunningJobsPolicy) -> RestoreAction:
-    """The next action for one managed job, from what is stored, so that it can be repeated.
+def plan_restore(
+    job: JobLike, job_state: JobState, jobs: RunningJobsPolicy
+) -> RestoreAction | None:
+    """The next action for one managed job; None if it has no fields of Rackgate.
+
+    It follows from what is stored, so it can be repeated.
 
     Args:
         job: as stored.
@@ -73,7 +72,7 @@ def plan_restore(job: JobLike, job_state: JobState, jobs: RunningJobsPolicy) -> 
         jobs: what to do with jobs that run.
     """
     if job_state.finished is not None or job.metadata.deletion_timestamp is not None:
-        return NothingLeft()
+        return None
     if not job_state.suspended and jobs is RunningJobsPolicy.LEAVE:
         return LeaveRunning(_is_gated(job))
     if job_state.stop.phase is StopPhase.WAIT:
@@ -83,7 +82,7 @@ def plan_restore(job: JobLike, job_state: JobState, jobs: RunningJobsPolicy) -> 
     if job_state.stale_child_jobs:
         return PatchChildJobs(tuple(job_state.stale_child_jobs))
     marks = remove_creation_injection_ops(job)
-    return PatchJob(marks) if marks else NothingLeft()
+    return PatchJob(marks) if marks else None
 
 
 def is_untouched(job: JobLike, job_state: JobState, *, queued: bool) -> bool:

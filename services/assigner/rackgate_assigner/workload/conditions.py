@@ -16,11 +16,11 @@ from rackgate.api.names import (
     FinishedReason,
     PendingReason,
     RequeuedReason,
+    UnderlyingCause,
     WorkloadCondition,
 )
 from rackgate.wire.core import Condition
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.node_replacement.recovery_timeout import WAIT_FOR_RECOVERY
 
 MAX_MESSAGE: Final = 1024
 TRUE: Final = "True"
@@ -51,6 +51,8 @@ _REQUEUED_REASONS: Final[Mapping[str, RequeuedReason]] = {
     EvictionReason.CLUSTER_QUEUE_STOPPED: RequeuedReason.CLUSTER_QUEUE_RESTARTED,
     EvictionReason.LOCAL_QUEUE_STOPPED: RequeuedReason.LOCAL_QUEUE_RESTARTED,
 }
+# Reasons of a pending Workload in a queue that is stopped, or inactive for another reason.
+_IN_INACTIVE_QUEUE: Final = frozenset({PendingReason.SUSPENDED, PendingReason.MISCONFIGURED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +112,26 @@ def differs(current: Iterable[Condition], changes: Iterable[Change]) -> bool:
     return any(not _is_same(present.get(change.type), change) for change in changes)
 
 
-def admitted_conditions(workload: Workload, cluster_queue: str) -> list[Change]:
-    """Conditions of a Workload that gets quota and is admitted in one step."""
+def ahead_of_text(uid: str) -> str:
+    """What is added to the message of a Workload that is admitted ahead of the head of its queue.
+
+    The head is named by its uid: it may be in a namespace that its reader does not know.
+    """
+    return f", ahead of the first workload of the queue (UID: {uid})" if uid else ""
+
+
+def reserved_conditions(
+    workload: Workload, cluster_queue: str, ahead_of: str = "", *, has_checks: bool = False
+) -> list[Change]:
+    """Conditions of a Workload that gets quota, and is admitted at once if it has no checks."""
     changes = [
         Change(
             WorkloadCondition.QUOTA_RESERVED,
             TRUE,
             "QuotaReserved",
-            f"quota reserved in ClusterQueue {cluster_queue}",
+            f"quota reserved in ClusterQueue {cluster_queue}{ahead_of_text(ahead_of)}",
         ),
-        Change(
-            WorkloadCondition.ADMITTED,
-            TRUE,
-            "Admitted",
-            f"admitted by ClusterQueue {cluster_queue}",
-        ),
+        waiting_for_checks() if has_checks else admitted_condition(cluster_queue),
     ]
     evicted = workload.condition(WorkloadCondition.EVICTED)
     if evicted is not None and evicted.status == TRUE:
@@ -138,11 +145,46 @@ def admitted_conditions(workload: Workload, cluster_queue: str) -> list[Change]:
     return changes
 
 
+def admitted_condition(cluster_queue: str) -> Change:
+    """The condition of a Workload that is admitted."""
+    message = f"admitted by ClusterQueue {cluster_queue}"
+    return Change(WorkloadCondition.ADMITTED, TRUE, "Admitted", message)
+
+
+def waiting_for_checks() -> Change:
+    """The condition of a Workload with quota whose admission checks are not all Ready."""
+    message = "The workload has not all checks ready"
+    return Change(WorkloadCondition.ADMITTED, FALSE, PendingReason.UNSATISFIED_CHECKS, message)
+
+
+def waiting_for_topology() -> Change:
+    """The condition of a Workload with quota and Ready checks that is to be placed."""
+    message = "There are pending delayed topology requests"
+    reason = PendingReason.PENDING_DELAYED_TOPOLOGY
+    return Change(WorkloadCondition.ADMITTED, FALSE, reason, message)
+
+
+def is_deactivated_while_pending(workload: Workload) -> bool:
+    """Whether it was deactivated without quota, and its conditions do not say so."""
+    idle = workload.metadata.deletion_timestamp or workload.is_true(WorkloadCondition.FINISHED)
+    if idle or workload.spec.active or workload.status.admission is not None:
+        return False
+    evicted = workload.condition(WorkloadCondition.EVICTED)
+    reserved = workload.condition(WorkloadCondition.QUOTA_RESERVED)
+    reason = "" if reserved is None else reserved.reason
+    by_eviction = evicted is not None and is_deactivation(evicted.reason)
+    return reason != PendingReason.SUSPENDED and not (
+        by_eviction and reason == PendingReason.MISCONFIGURED
+    )
+
+
 def pending_conditions(workload: Workload, reason: str, message: str) -> list[Change]:
     """Conditions of a Workload that stays pending."""
     changes = [Change(WorkloadCondition.QUOTA_RESERVED, FALSE, reason, truncate(message))]
     evicted = workload.condition(WorkloadCondition.EVICTED)
-    if workload.spec.active and evicted is not None and is_deactivation(evicted.reason):
+    if not workload.spec.active or evicted is None:
+        return changes
+    if is_deactivation(evicted.reason) or reason not in _IN_INACTIVE_QUEUE:
         changes += _requeued_conditions(workload)
     return changes
 
@@ -167,6 +209,11 @@ def evicted_conditions(
     return changes
 
 
+def deactivation_target_conditions(cause: str, message: str) -> list[Change]:
+    """Conditions of a Workload with quota that is about to be deactivated, and then evicted."""
+    return [Change(WorkloadCondition.DEACTIVATION_TARGET, TRUE, cause, truncate(message))]
+
+
 def deactivated_conditions(reason: str, message: str) -> list[Change]:
     """Conditions of a Workload whose request can never be satisfied."""
     text = truncate(message)
@@ -187,7 +234,8 @@ def released_conditions(workload: Workload) -> list[Change]:
     reason: str = PendingReason.PENDING_EVALUATION
     retry = workload.status.requeue_state
     if retry is not None and retry.requeue_at and workload.spec.active:
-        reason, message = backoff_reason(retry.requeue_at)
+        cause = eviction.reason if eviction is not None else ""
+        reason, message = backoff_reason(retry.requeue_at, cause)
     elif eviction is not None and eviction.reason not in REQUEUED_IMMEDIATELY:
         reason = PendingReason.SUSPENDED
     return [
@@ -201,10 +249,17 @@ def released_conditions(workload: Workload) -> list[Change]:
     ]
 
 
-def backoff_reason(requeue_at: str) -> tuple[str, str]:
-    """Reason and message of a Workload that is requeued only at `status.requeueState.requeueAt`."""
-    message = f"not all of its pods were ready again in time: queued again at {requeue_at}"
-    return PendingReason.PENDING_EVALUATION, message
+def backoff_reason(requeue_at: str, eviction: str = "") -> tuple[str, str]:
+    """Reason and message of a Workload that is requeued only at `status.requeueState.requeueAt`.
+
+    Args:
+        requeue_at: RFC 3339 time of the requeue.
+        eviction: reason of its eviction.
+    """
+    cause = "not all of its pods were ready in time"
+    if eviction == EvictionReason.ADMISSION_CHECK:
+        cause = "an admission check must be tried again"
+    return PendingReason.PENDING_EVALUATION, f"{cause}: queued again at {requeue_at}"
 
 
 def backoff_finished_conditions() -> list[Change]:
@@ -238,14 +293,31 @@ def pods_ready_conditions(workload: Workload, *, ready: bool) -> list[Change]:
     """The condition PodsReady for the job's status, depending on the previous one."""
     type_ = WorkloadCondition.PODS_READY
     before = workload.condition(type_)
-    lost = before is not None and (before.status == TRUE or before.reason == WAIT_FOR_RECOVERY)
-    recovered = before is not None and before.reason in (WAIT_FOR_RECOVERY, "Recovered")
+    lost = before is not None and (
+        before.status == TRUE or before.reason == UnderlyingCause.WAIT_FOR_RECOVERY
+    )
+    recovered = before is not None and before.reason in (
+        UnderlyingCause.WAIT_FOR_RECOVERY,
+        "Recovered",
+    )
     if ready:
         reason = "Recovered" if recovered else "Started"
         return [Change(type_, TRUE, reason, "all pods are ready or have succeeded")]
     if lost:
-        return [Change(type_, FALSE, WAIT_FOR_RECOVERY, "at least one pod is no longer ready")]
-    return [Change(type_, FALSE, "WaitForStart", "not all pods are ready")]
+        return [
+            Change(
+                type_,
+                FALSE,
+                UnderlyingCause.WAIT_FOR_RECOVERY,
+                "at least one pod is no longer ready",
+            )
+        ]
+    return [Change(type_, FALSE, UnderlyingCause.WAIT_FOR_START, "not all pods are ready")]
+
+
+def general_reason(reason: str) -> str:
+    """The reason of an eviction without its cause: Deactivated for DeactivatedDueTo<cause>."""
+    return str(EvictionReason.DEACTIVATED) if is_deactivation(reason) else reason
 
 
 def is_deactivation(reason: str) -> bool:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from rackgate.topology.assignment import TopologyAssignment
+
+# Values of `delayedTopologyRequest`.
+DELAYED_PENDING: Final = "Pending"
+DELAYED_READY: Final = "Ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,8 @@ class PodSetAssignment:
         usage: resource name to whole-PodSet amount (cpu in millicores, else base units).
         count: admitted pods.
         topology: None when the flavor has no topology, or there are no pods to place.
+        delayed: "Pending" while it is to be placed after the admission checks, "Ready" afterwards,
+            "" if it is placed when quota is reserved.
     """
 
     name: str
@@ -25,22 +31,55 @@ class PodSetAssignment:
     usage: Mapping[str, int]
     count: int
     topology: TopologyAssignment | None = None
+    delayed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Quota and topology for a whole Workload."""
+    """Quota and topology for a whole Workload.
+
+    Attributes:
+        checks: names of the admission checks that it must pass before it is admitted; only of an
+            assignment that was just made.
+    """
 
     cluster_queue: str
     podsets: tuple[PodSetAssignment, ...]
+    checks: tuple[str, ...] = ()
+
+    @property
+    def awaits_topology(self) -> bool:
+        """Whether PodSets are to be placed after the admission checks."""
+        return any(podset.delayed == DELAYED_PENDING for podset in self.podsets)
 
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Reserve quota and admit, in one status write."""
+    """Reserve quota, and admit in the same status write unless there are admission checks.
+
+    Attributes:
+        ahead_of: uid of the head of its StrictFIFO queue, if it is admitted ahead of it.
+    """
 
     workload: str
     assignment: Assignment
+    ahead_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignTopology:
+    """Place the PodSets of a Workload that has passed its checks, and admit it, in one write."""
+
+    workload: str
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Inadmissible:
+    """Why a Workload is not admitted in this cycle: reason and message of its condition."""
+
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +128,16 @@ class Deactivate:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Evict a Workload: its job is stopped first, then quota and capacity are released."""
+    """Evict a Workload: its job is stopped first, then quota and capacity are released.
+
+    Attributes:
+        underlying_cause: why, if the reason is more general; else "".
+    """
 
     workload: str
     reason: str
     message: str
+    underlying_cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +155,7 @@ class Preempt:
     message: str
 
 
-Decision: TypeAlias = Admit | Requeue | Deactivate | Evict | Preempt
+Decision: TypeAlias = Admit | AssignTopology | Requeue | Deactivate | Evict | Preempt
 
 
 # Decisions about admitted Workloads with unhealthy nodes.
@@ -121,8 +165,8 @@ Decision: TypeAlias = Admit | Requeue | Deactivate | Evict | Preempt
 class ReplaceNode:
     """Replace unhealthy nodes in the assignment and remove their names, in one status write.
 
-    assignment: the current one, with some topology assignments replaced.
-        assignment: as held, but for some of its topology assignments.
+    Attributes:
+        assignment: the current one, with some topology assignments replaced.
         replaced: names to remove from `status.unhealthyNodes`.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final, TypeAlias
 
 from rackgate.api import names
@@ -16,6 +17,7 @@ from rackgate.wire import core as wire
 from rackgate.wire import kueue
 from rackgate_assigner.topology.model import NodeInfo, PodSetRequest
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
+from rackgate_assigner.workload.execution_time import execution_time_limit
 from rackgate_assigner.workload.object_size import rounded
 from rackgate_assigner.workload.podsets import PodSetResources, podset_resources
 
@@ -25,10 +27,13 @@ HOST_LEVELS: Final = (names.HOSTNAME_LABEL,)
 _EVICTIONS_THAT_REQUEUE_AT_THE_BACK: Final = frozenset(
     {
         names.EvictionReason.PODS_READY_TIMEOUT,
-        "AdmissionCheck",
+        names.EvictionReason.ADMISSION_CHECK,
         names.EvictionReason.JOB_SUSPENDED,
     }
 )
+
+# Others may write any cause; metrics and counts have these only.
+_CAUSES: Final = frozenset(names.UnderlyingCause)
 
 # Seconds for which a replacement pod may overlap the old one; twice the default grace period.
 LONG_GRACE_PERIOD_S: Final = 60
@@ -64,13 +69,22 @@ class WorkloadInfo:
         reclaimable: pods that are done and not created again, by PodSet.
         reserved_at: RFC 3339 time since when quota is reserved, "" without a reservation.
         evicted_at: RFC 3339 time of the eviction that is under way, "" without one.
+        evicted_reason: reason of its last eviction, "" after it reserved quota again.
         requeue_at: RFC 3339 time of the end of its backoff after an eviction, "" without one.
+        deactivation_cause: reason of condition DeactivationTarget if that is True, see
+            `UnderlyingCause`; else "".
+        deactivation_message: its message.
         not_ready_reason: why not all of its pods are ready: WaitForRecovery if PodsReady says that
             they were ready before, else WaitForStart, also while an admitted job has no PodsReady;
             "" if all are ready or none should be.
         not_ready_since: RFC 3339 time since when they are not ready, according to PodsReady.
         job_uid: of the job that it was made for, even if that is not its owner any more; else its
             controller.
+        passed_checks: it has quota and passed its admission checks, and is to be placed.
+        checks: states of its admission checks.
+        admitted_at: RFC 3339 time of its admission, "" if it is not admitted.
+        execution_time_s: seconds that one admission may last; inf without a maximum.
+        was_preempted: an earlier admission ended with a preemption.
     """
 
     key: str
@@ -104,10 +118,23 @@ class WorkloadInfo:
     reclaimable: Mapping[str, int] = field(default_factory=dict)
     reserved_at: str = ""
     evicted_at: str = ""
+    evicted_reason: str = ""
     job_uid: str = ""
     requeue_at: str = ""
+    deactivation_cause: str = ""
+    deactivation_message: str = ""
     not_ready_reason: str = ""
     not_ready_since: str = ""
+    passed_checks: bool = False
+    checks: tuple[kueue.AdmissionCheckState, ...] = ()
+    admitted_at: str = ""
+    execution_time_s: float = inf
+    was_preempted: bool = False
+
+    @property
+    def grace_period_s(self) -> int:
+        """Seconds that its pods may take to terminate."""
+        return max((podset.grace_period_s for podset in self.podsets), default=0)
 
     @property
     def holds_quota(self) -> bool:
@@ -125,8 +152,26 @@ class WorkloadInfo:
         """The fields that a scheduling cycle uses, for the Workload itself or for its slices."""
         place = (self.uid, self.queue, self.priority, self.priority_class, self.queue_timestamp)
         running = self.elastic and self.admitted
-        state = (self.active, self.evicted, self.requeue_at, running)
-        return (*place, *state, self.shape, self.unhealthy)
+        state = (self.active, self.evicted, self.requeue_at, running, self.passed_checks)
+        return (*place, *state, self.shape, self.unhealthy, self.execution_time_s)
+
+    @property
+    def pending_inputs(self) -> tuple[object, ...]:
+        """The fields that decide about the Workload itself while it is pending."""
+        return (*self.scheduling_inputs, self.owner_uid, self.evicted_reason, self.reclaimable)
+
+    @property
+    def preemption_inputs(self) -> tuple[object, ...]:
+        """The fields that decide whether others may preempt it."""
+        order = (self.priority, self.priority_class, self.queue_timestamp)
+        return (self.uid, *order, self.evicted, self.parent, self.was_preempted)
+
+    @property
+    def family_inputs(self) -> tuple[object, ...]:
+        """The fields that decisions about its slices depend on."""
+        states = (self.active, self.deleting, self.finished, self.evicted, self.admitted)
+        held = (self.reserved, self.admission_error, self.elastic, self.merged_slices)
+        return (self.uid, self.owner_uid, self.job_uid, *states, *held, self.shape)
 
 
 def priority_of(info: WorkloadInfo, classes: Mapping[str, int]) -> int:
@@ -330,6 +375,7 @@ def _decode_assignment(admission: kueue.Admission) -> Assignment:
             },
             count=part.count,
             topology=None if part.topology_assignment is None else decode(part.topology_assignment),
+            delayed=part.delayed_topology_request or "",
         )
         for part in admission.pod_set_assignments
     )
@@ -347,12 +393,18 @@ def _reservation(workload: kueue.Workload) -> tuple[Assignment | None, str | Non
         return None, f"status.admission: {error}"
 
 
-def _queue_timestamp(workload: kueue.Workload) -> str:
+def _queue_timestamp(workload: kueue.Workload, *, requeue_by_creation: bool) -> str:
     evicted = workload.condition(names.WorkloadCondition.EVICTED)
     renewed = evicted is not None and evicted.status == "True"
+    if evicted is not None and evicted.reason == names.EvictionReason.PODS_READY_TIMEOUT:
+        renewed = renewed and not requeue_by_creation
     if evicted is not None and renewed and evicted.reason in _EVICTIONS_THAT_REQUEUE_AT_THE_BACK:
         return evicted.last_transition_time or ""
     return workload.metadata.creation_timestamp or ""
+
+
+def _is_true(condition: wire.Condition | None) -> bool:
+    return condition is not None and condition.status == "True"
 
 
 def _transition_time(condition: wire.Condition | None) -> str:
@@ -383,6 +435,21 @@ def with_podsets(row: WorkloadInfo, podsets: tuple[PodSetResources, ...]) -> Wor
     return replace(row, podsets=podsets, shape=_shape_of(row.size, row.parent, podsets))
 
 
+def _passed_checks(workload: kueue.Workload, reserved: Assignment | None) -> bool:
+    """Whether only its placement is missing."""
+    if reserved is None or not reserved.awaits_topology:
+        return False
+    admitted = workload.condition(names.WorkloadCondition.ADMITTED)
+    reason = admitted.reason if admitted is not None and admitted.status == "False" else ""
+    return reason == names.PendingReason.PENDING_DELAYED_TOPOLOGY
+
+
+def _was_preempted(workload: kueue.Workload) -> bool:
+    stats = workload.status.scheduling_stats
+    evictions = () if stats is None else stats.evictions
+    return any(found.reason == names.EvictionReason.PREEMPTED for found in evictions)
+
+
 def _not_ready_reason(workload: kueue.Workload, ready: wire.Condition | None) -> str:
     if ready is not None:
         return ready.reason if ready.status == "False" else ""
@@ -396,6 +463,8 @@ def workload_info(
     workload: kueue.Workload,
     previous: WorkloadInfo | None = None,
     excluded: tuple[str, ...] = (),
+    *,
+    requeue_by_creation: bool = False,
 ) -> WorkloadInfo:
     """Project a Workload; unreadable fields are reported in `problem` and `admission_error`.
 
@@ -403,15 +472,20 @@ def workload_info(
         workload: as decoded by the watch.
         previous: the projection it replaces, if any; of the same `excluded`.
         excluded: prefixes of resources that count neither for quota nor for capacity.
+        requeue_by_creation: its creation orders it even after an eviction for missing pods.
     """
     meta, spec = workload.metadata, workload.spec
     podsets = _podset_resources(workload, previous, excluded)
     reserved, admission_error = _reservation(workload)
     quota = workload.condition(names.WorkloadCondition.QUOTA_RESERVED)
+    admitted = workload.condition(names.WorkloadCondition.ADMITTED)
     evicted = workload.condition(names.WorkloadCondition.EVICTED)
     leaving = evicted is not None and evicted.status == "True"
     ready = workload.condition(names.WorkloadCondition.PODS_READY)
     not_ready_reason = ready is not None and ready.status == "False"
+    target = workload.condition(names.WorkloadCondition.DEACTIVATION_TARGET)
+    if target is None or target.status != "True" or target.reason not in _CAUSES:
+        target = wire.Condition()
     pending = quota if quota is not None and quota.status == "False" else wire.Condition()
     owner = meta.controller
     parent = f"{meta.namespace}/{workload.parent.name}" if workload.parent is not None else ""
@@ -429,12 +503,12 @@ def workload_info(
         queue=f"{meta.namespace}/{spec.queue_name}" if spec.queue_name else "",
         priority=spec.priority,
         priority_class=reference.name if reference and reference.group == names.GROUP else "",
-        queue_timestamp=_queue_timestamp(workload),
+        queue_timestamp=_queue_timestamp(workload, requeue_by_creation=requeue_by_creation),
         active=spec.active,
         deleting=meta.deletion_timestamp is not None,
         finished=workload.is_true(names.WorkloadCondition.FINISHED),
         evicted=leaving,
-        admitted=workload.is_true(names.WorkloadCondition.ADMITTED),
+        admitted=_is_true(admitted),
         podsets=podsets,
         shape=_shape_of(size, parent, podsets),
         reserved=reserved,
@@ -450,8 +524,16 @@ def workload_info(
         reclaimable={found.name: found.count for found in workload.status.reclaimable_pods},
         reserved_at=_transition_time(quota) if reserved is not None else "",
         evicted_at=_transition_time(evicted) if leaving else "",
+        evicted_reason=evicted.reason if evicted is not None and leaving else "",
         job_uid=workload.job_uid,
         requeue_at=(retry.requeue_at or "") if (retry := workload.status.requeue_state) else "",
+        deactivation_cause=target.reason,
+        deactivation_message=target.message,
         not_ready_reason=_not_ready_reason(workload, ready),
         not_ready_since=_transition_time(ready) if not_ready_reason else "",
+        passed_checks=_passed_checks(workload, reserved),
+        checks=workload.status.admission_checks,
+        admitted_at=_transition_time(admitted) if _is_true(admitted) else "",
+        execution_time_s=execution_time_limit(workload),
+        was_preempted=_was_preempted(workload),
     )

@@ -24,6 +24,8 @@ from rackgate_assigner.topology.model import PodSetRequest, SliceLayer, Topology
 from rackgate_assigner.topology.placement.node_matching import node_affinity
 
 _SHARED_LIMIT: Final = 4096
+# The API server's default for `terminationGracePeriodSeconds`.
+DEFAULT_GRACE_PERIOD_S: Final = 30
 
 _template_decoder = msgspec.json.Decoder(wire.PodTemplate)
 _encode = msgspec.msgpack.Encoder().encode
@@ -82,18 +84,22 @@ class PodSetResources:
         shape: equal for PodSets that get the same decision from the same state.
         problem: why the template can never be scheduled; None if it can.
         size: bytes of the template.
+        min_count: the fewest pods that it may be admitted with; None: only all of them.
         template: what pod_defaults are applied to; None for a template that cannot be read.
         template_problem: `problem`, regardless of the pod_defaults.
         pod_defaults: the applied ones.
+        grace_period_s: seconds that its pods may take to terminate.
     """
 
     request: PodSetRequest
     shape: Hashable
     problem: str | None = None
     size: int = 0
+    min_count: int | None = None
     template: Template | None = field(default=None, compare=False, repr=False)
     template_problem: str | None = field(default=None, compare=False, repr=False)
     pod_defaults: PodDefaults = field(default=NO_POD_DEFAULTS, compare=False, repr=False)
+    grace_period_s: int = DEFAULT_GRACE_PERIOD_S
 
     @property
     def runtime_class(self) -> str:
@@ -125,11 +131,12 @@ def _topology_request(asked: kueue.PodSetTopologyRequest | None) -> TopologyRequ
     return TopologyRequest(asked.required, asked.preferred, unconstrained, slices, layered)
 
 
-def _shape_of(request: PodSetRequest) -> Hashable:
+def _shape_of(request: PodSetRequest, min_count: int | None) -> Hashable:
     affinity = request.node_affinity
     return (
         request.name,
         request.count,
+        min_count,
         tuple(sorted(request.requests.items())),
         request.topology,
         request.group,
@@ -178,10 +185,29 @@ def podset_resources(
         tolerations=spec.tolerations,
         node_affinity=affinity,
     )
+    min_count = _min_count(podset)
     row = PodSetResources(
-        request, (_shape_of(request), problem), problem, len(podset.template), template, problem
+        request,
+        (_shape_of(request, min_count), problem),
+        problem,
+        len(podset.template),
+        min_count,
+        template,
+        problem,
+        grace_period_s=_grace_period_s(spec),
     )
     return with_defaults(row, NO_POD_DEFAULTS)
+
+
+def _grace_period_s(spec: wire.PodSpec) -> int:
+    given = spec.termination_grace_period_seconds
+    return DEFAULT_GRACE_PERIOD_S if given is None else max(0, given)
+
+
+def _min_count(podset: kueue.PodSet) -> int | None:
+    """Its `minCount`; None if it is not less than its count, or is no number of pods."""
+    fewest = podset.min_count
+    return fewest if fewest is not None and 0 < fewest < podset.count else None
 
 
 def _template_of(spec: wire.PodSpec, excluded: tuple[str, ...]) -> Template:
@@ -236,7 +262,7 @@ def with_defaults(row: PodSetResources, pod_defaults: PodDefaults) -> PodSetReso
             if memoized.pod_defaults is row.pod_defaults
             else replace(row, pod_defaults=memoized.pod_defaults)
         )
-    shape = (_shape_of(request), problem)
+    shape = (_shape_of(request, row.min_count), problem)
     return replace(
         row, request=request, shape=shape, problem=problem, pod_defaults=memoized.pod_defaults
     )

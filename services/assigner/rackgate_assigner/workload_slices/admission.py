@@ -17,9 +17,9 @@ from rackgate.api.names import PendingReason
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.quota.queues import ClusterQueueInfo, restrict_to_flavors
-from rackgate_assigner.scheduler.flavor_assigner import Inadmissible
 from rackgate_assigner.topology.capacity import leaf_of_assigned_domain, single_pod_requests
 from rackgate_assigner.topology.model import PodSetRequest
+from rackgate_assigner.workload.decisions import Inadmissible
 from rackgate_assigner.workload.info import WorkloadInfo
 from rackgate_assigner.workload_slices.families import SliceFamily
 

@@ -10,15 +10,14 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from rackgate.api import names
 from rackgate.api.names import ResizeReason, WorkloadCondition
 from rackgate.api.resources import WORKLOADS
-from rackgate.jobframework.generic_job import JobLike, RequestedCount
+from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.runtime import clock
-from rackgate.topology.assignment import Domain
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
@@ -28,6 +27,7 @@ from rackgate_assigner.cache.indexes import discard
 from rackgate_assigner.jobs.patches import finalizer_ops
 from rackgate_assigner.rate_limits import MessageRateLimiter
 from rackgate_assigner.workload import conditions
+from rackgate_assigner.workload_slices.jobs import ResizableJobs
 from rackgate_assigner.workload_slices.model import NewSlice, assumed_slice, parent_of, slice_of
 from rackgate_assigner.workload_slices.resize_plan import Plan, Progress, plan_resize, progress
 from rackgate_assigner.workload_slices.writer import SliceWriter, change_of
@@ -39,19 +39,6 @@ ASSUMED_FOR_S: Final = 30.0
 POLL_S: Final = 0.5
 # Of an object that was written: newer than any version that was read.
 _NEWER_THAN_JUDGED: Final = Meta()
-
-
-class Jobs(Protocol):
-    """The fields of jobs that a resize reads; the same for all kinds."""
-
-    def requested_pods(self, parent: Workload) -> Mapping[str, RequestedCount] | None:
-        """Pods that the job of a Workload requests now, by PodSet; None if it is not a resize."""
-
-    def live_pods_by_domain(self, parent: Workload, podset: str) -> Mapping[Domain, int]:
-        """Pods of a PodSet that will stay, by assigned domain."""
-
-    def report_event(self, parent: Workload, reason: str, note: str, *, warning: bool) -> None:
-        """An Event on the Workload and on its job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +68,10 @@ class SliceController:
         cache: Cache,
         workloads: Mapping[str, Workload],
         writer: SliceWriter,
-        jobs: Jobs,
+        jobs: ResizableJobs,
         *,
         enabled: bool,
         message_interval_s: float = 0.0,
-        workers: int = WORKERS,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -96,9 +82,8 @@ class SliceController:
             jobs: reads the jobs.
             enabled: state of the feature gate; without it existing slices are deleted.
             message_interval_s: time between two progress messages of a resize, for one reason.
-            workers: parents reconciled at the same time.
         """
-        self.queue = WorkQueue[str]("slices", self._reconcile, workers=workers)
+        self.queue = WorkQueue[str]("slices", self._reconcile, workers=WORKERS)
         self._cache, self._workloads, self._writer = cache, workloads, writer
         self._jobs, self._enabled = jobs, enabled
         self._message_limiter = MessageRateLimiter(message_interval_s)

@@ -99,12 +99,6 @@ class SliceFamily:
     assignments: dict[str, list[TopologyAssignment]] = field(default_factory=dict)
     excess: dict[FlavorResource, int] = field(default_factory=dict)
 
-    def used_by_others(self, used: Mapping[FlavorResource, int]) -> Mapping[FlavorResource, int]:
-        """Quota in use without what a slice of this family would take over."""
-        if not self.excess:
-            return used
-        return {pair: amount - self.excess.get(pair, 0) for pair, amount in used.items()}
-
     def take_over_excess(self, pair: FlavorResource, amount: int) -> int:
         """Take over excess for an admitted slice; return how much of the amount was charged."""
         found = min(amount, self.excess.get(pair, 0))

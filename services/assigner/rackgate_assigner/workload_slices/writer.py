@@ -21,8 +21,8 @@ from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload.conditions import ADMISSION_TYPES, SLICE_TYPES, Change
 from rackgate_assigner.workload.status import (
-    NO_REQUEUE,
     admission_of,
+    conditions_body,
     path_of,
     status_body,
 )
@@ -67,11 +67,7 @@ class SliceWriter:
     async def update_counts(self, parent: Workload, counts: Mapping[str, int]) -> Workload:
         """Set the counts of the spec to those admitted (SLC-23)."""
         ops: list[JsonPatchOp] = [
-            {
-                "op": "replace",
-                "path": f"/spec/podSets/{index}/count",
-                "value": counts[podset.name],
-            }
+            {"op": "replace", "path": f"/spec/podSets/{index}/count", "value": counts[podset.name]}
             for index, podset in enumerate(parent.spec.pod_sets)
             if counts.get(podset.name, podset.count) != podset.count
         ]
@@ -115,7 +111,7 @@ class SliceWriter:
     async def write_progress(self, parent: Workload, progress: Progress) -> Workload:
         """Write condition ResizeRequested (SLC-10)."""
         listed = listed_conditions(parent, SLICE_TYPES, [change_of(progress)])
-        body = status_body(parent, listed, None, merged_slices=(), requeue=NO_REQUEUE)
+        body = conditions_body(parent, listed)
         answer = await self._client.apply(path_of(parent, "status"), body, FieldManager.SLICES)
         return decode_workload(answer)
 

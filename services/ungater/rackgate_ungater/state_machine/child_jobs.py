@@ -16,9 +16,7 @@ import msgspec
 
 from rackgate.api import names
 from rackgate.jobframework.managed import is_tas_pod
-from rackgate.wire.core import Meta, View
-from rackgate.wire.depth import tolerant
-from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload
+from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload, decode_metadata
 
 # JobSet sets this label on its Jobs; other Jobs are not watched.
 CHILD_JOB_SELECTOR: Final = {"labelSelector": names.JOBSET_NAME_LABEL}
@@ -43,20 +41,13 @@ class ChildJob(msgspec.Struct, frozen=True, gc=False):
         return f"{self.namespace}/{self.name}"
 
 
-class _JobView(View, frozen=True):
-    metadata: Meta = Meta()
-
-
-_decode_job = tolerant(msgspec.json.Decoder(_JobView).decode)
-
-
 def decode_job(data: bytes | msgspec.Raw) -> ChildJob:
     """Decode a Job's JSON, or its metadata alone.
 
     Raises:
         msgspec.MsgspecError: the JSON is no object.
     """
-    meta = _decode_job(data).metadata
+    meta = decode_metadata(data)
     owner = meta.controller
     return ChildJob(
         namespace=intern(meta.namespace),

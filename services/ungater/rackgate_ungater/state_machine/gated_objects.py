@@ -14,7 +14,7 @@ import msgspec
 from rackgate.api import names
 from rackgate.jobframework.managed import podset_of_pod
 from rackgate.jobframework.registry import has_child_jobs
-from rackgate.wire.core import Condition, Meta, OwnerReference, SchedulingGate, View
+from rackgate.wire.core import Condition, Meta, MetadataOnly, SchedulingGate, View
 from rackgate.wire.depth import tolerant
 from rackgate.wire.kueue import MergedSlice, NodeName, PodSetTopologyRequest, ReclaimablePod
 
@@ -101,7 +101,7 @@ class GatedPodSet(msgspec.Struct, frozen=True, gc=False):
         count: admitted pods; None if only the assignment has it.
         assignment: JSON of `topologyAssignment`, None without one.
         requested: the PodSet carries a topologyRequest.
-        reclaimable: pods that have succeeded and whose quota is released.
+        reclaimable: admitted pods that have succeeded since, and whose quota is released.
     """
 
     name: str
@@ -249,8 +249,18 @@ class _WorkloadView(View, frozen=True):
     status: _WorkloadStatusView = _WorkloadStatusView()
 
 
+_decode_object = tolerant(msgspec.json.Decoder(MetadataOnly).decode)
 _decode_pod = tolerant(msgspec.json.Decoder(_PodView).decode)
 _decode_workload = tolerant(msgspec.json.Decoder(_WorkloadView).decode)
+
+
+def decode_metadata(data: bytes | msgspec.Raw) -> Meta:
+    """Decode the metadata of an object's JSON.
+
+    Raises:
+        msgspec.MsgspecError: the JSON is no object.
+    """
+    return _decode_object(data).metadata
 
 
 def decode_pod(data: bytes | msgspec.Raw) -> GatedPod:
@@ -342,14 +352,12 @@ def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> Gate
         elastic=elastic,
         owned_by_jobset=owner is not None and has_child_jobs(owner.api_version, owner.kind),
         parent=WorkloadKey(f"{meta.namespace}/{owner.name}")
-        if elastic and owner is not None and _is_of_kind(owner, names.GROUP, "Workload")
+        if elastic
+        and owner is not None
+        and (owner.kind, owner.api_version.partition("/")[0]) == ("Workload", names.GROUP)
         else None,
         merged=tuple(sorted(slice_.uid for slice_ in status.folded_slices)) if elastic else (),
     )
-
-
-def _is_of_kind(owner: OwnerReference, group: str, kind: str) -> bool:
-    return owner.kind == kind and owner.api_version.partition("/")[0] == group
 
 
 def _gated_podsets(view: _WorkloadView) -> tuple[GatedPodSet, ...]:
@@ -366,23 +374,21 @@ def _gated_podsets(view: _WorkloadView) -> tuple[GatedPodSet, ...]:
 
 
 def _gated_podset(
-    assigned: _PodSetAssignmentView, podset: _PodSetView, reclaimable: int = 0
+    assigned: _PodSetAssignmentView, podset: _PodSetView, reclaimable: int
 ) -> GatedPodSet:
-    # A missing count means the requested count; 0 is a valid count.
-    count = podset.count if assigned.count is None else assigned.count
-    request = podset.topology_request
     # Copied, because a Raw keeps the whole page or watch line in memory.
     raw = bytes(assigned.topology_assignment)
-    data = None if raw in (b"", b"null") else raw
-    if request is None:
-        return GatedPodSet(
-            name=assigned.name, count=count, assignment=data, reclaimable=reclaimable
-        )
+    request = podset.topology_request or PodSetTopologyRequest()
+    if assigned.count is not None and podset.count is not None:
+        # Pods that had succeeded before were not admitted again.
+        remaining = max(0, podset.count - reclaimable)
+        reclaimable = max(0, assigned.count - remaining)
     return GatedPodSet(
         name=assigned.name,
-        count=count,
-        assignment=data,
-        requested=True,
+        # A missing count means the requested count; 0 is a valid count.
+        count=podset.count if assigned.count is None else assigned.count,
+        assignment=None if raw in (b"", b"null") else raw,
+        requested=podset.topology_request is not None,
         pod_index_label=request.pod_index_label or None,
         sub_group_index_label=request.sub_group_index_label or None,
         sub_group_count=request.sub_group_count,
@@ -391,17 +397,11 @@ def _gated_podset(
     )
 
 
-def _whole_number(value: str) -> int | None:
-    if value.isascii() and value.isdigit() and len(value) <= _MAX_INDEX_DIGITS:
-        return int(value)
-    return None
-
-
 def _parse_offset(value: str | None) -> int | None:
     if value is None:
         return None
-    number = _whole_number(value)
-    return _INVALID_OFFSET if number is None else number
+    valid = value.isascii() and value.isdigit() and len(value) <= _MAX_INDEX_DIGITS
+    return int(value) if valid else _INVALID_OFFSET
 
 
 def _version_number(resource_version: str) -> int:

@@ -16,8 +16,8 @@ import msgspec
 
 from rackgate.api import names
 from rackgate.topology.assignment import Domain
-from rackgate.wire.core import Meta, View
 from rackgate.wire.depth import tolerant
+from rackgate_ungater.state_machine.gated_objects import decode_metadata
 
 _HOSTNAME_LABEL: Final = names.HOSTNAME_LABEL
 _NAME_FIELD: Final = "metadata.name"
@@ -36,11 +36,6 @@ class NodeHostname(msgspec.Struct, frozen=True, gc=False):
     hostname: str
 
 
-class _NodeView(View, frozen=True):
-    metadata: Meta = Meta()
-
-
-_decode_node = tolerant(msgspec.json.Decoder(_NodeView).decode)
 _decode_terms = tolerant(msgspec.json.Decoder(list[dict[str, Any]]).decode)
 
 
@@ -50,7 +45,7 @@ def decode_node(data: bytes | msgspec.Raw) -> NodeHostname:
     Raises:
         msgspec.MsgspecError: the JSON is no object.
     """
-    meta = _decode_node(data).metadata
+    meta = decode_metadata(data)
     name = intern(meta.name)
     return NodeHostname(
         name, meta.uid, meta.resource_version, intern(meta.labels.get(_HOSTNAME_LABEL, ""))
@@ -70,9 +65,8 @@ class NodesByHostname:
                 return
             self.delete(before)
         if node.hostname:
-            self._by_host[node.hostname] = self._by_host.get(node.hostname, frozenset()) | {
-                node.name
-            }
+            known = self._by_host.get(node.hostname, frozenset())
+            self._by_host[node.hostname] = known | {node.name}
 
     def delete(self, node: NodeHostname) -> None:
         """Remove a node."""
@@ -109,14 +103,11 @@ def node_name_affinity(node: str, terms: str = "") -> dict[str, Any]:
     """
     requirement = {"key": _NAME_FIELD, "operator": "In", "values": [node]}
     own = _decode_terms(terms.encode()) if terms else []
-    named = [_with_requirement(term, requirement) for term in own] or [
-        {"matchFields": [requirement]}
+    named = [
+        {**term, "matchFields": [*(term.get("matchFields") or ()), requirement]}
+        if term.get("matchExpressions") or term.get("matchFields")
+        else term
+        for term in own
     ]
-    required = {"nodeSelectorTerms": named}
+    required = {"nodeSelectorTerms": named or [{"matchFields": [requirement]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-
-
-def _with_requirement(term: dict[str, Any], requirement: dict[str, Any]) -> dict[str, Any]:
-    if not term.get("matchExpressions") and not term.get("matchFields"):
-        return term
-    return {**term, "matchFields": [*(term.get("matchFields") or ()), requirement]}

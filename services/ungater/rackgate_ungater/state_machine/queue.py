@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
-from rackgate_ungater.state_machine.gated_objects import GatedPodSet, PodUid
+from rackgate_ungater.state_machine.gated_objects import PodUid
 from rackgate_ungater.state_machine.records import PodSetState, WorkloadState
 from rackgate_ungater.state_machine.ungating_plan import PodSetAdmission
 
@@ -145,24 +145,19 @@ def missing_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> int:
             continue  # its pods are not gated
         state, admission = workload_state.podsets.get(podset.name), admissions.get(podset.name)
         if state is None:
-            missing_count += _unseen_pods(podset)
+            unseen = 1 if podset.count is None else podset.count - podset.reclaimable
+            missing_count += max(0, unseen)
         elif state.expected or state.rejected:
             missing_count += 1  # no other pod of it is ungated before these are resolved
         elif isinstance(admission, PodSetAdmission):
             found = _missing_of_podset(state, admission, workload_state, owners)
             missing_count += max(0, found)
-            ready = ready or (
-                found <= 0 and state.gated > 0 and _has_free_capacity(state, admission)
-            )
+            ungated = len(state.pods) - state.gated
+            ready = ready or (found <= 0 < state.gated and ungated < admission.max_ungated)
             counted += len(state.pods)
     if missing_count or ready:
         return missing_count
     return max(1, counted)
-
-
-def _unseen_pods(podset: GatedPodSet) -> int:
-    """Missing pods of a PodSet of which no pod is seen; 0 if it counts no pods."""
-    return 1 if podset.count is None else max(0, podset.count - podset.reclaimable)
 
 
 def _missing_of_podset(
@@ -182,11 +177,6 @@ def _missing_of_podset(
     for pod in pods:
         found -= not (pod.gates & admission.gates and pod.terminating)
     return found
-
-
-def _has_free_capacity(state: PodSetState, admission: PodSetAdmission) -> bool:
-    """Whether a pod may be ungated at all."""
-    return sum(not pod.gated for pod in state.pods.values()) < admission.max_ungated
 
 
 class Backlog:
@@ -224,9 +214,7 @@ class Backlog:
         for name, admission in workload_state.admissions():
             if isinstance(admission, PodSetAdmission):
                 podset = workload_state.podsets[name]
-                free = max(
-                    0, admission.max_ungated - sum(not pod.gated for pod in podset.pods.values())
-                )
+                free = max(0, admission.max_ungated - len(podset.pods) + podset.gated)
                 gated = sorted(_gated(podset), key=lambda uid: (uid not in self.since, uid))
                 yield from gated[:free]
 

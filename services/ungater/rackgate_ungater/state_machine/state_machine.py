@@ -11,7 +11,7 @@ again before any other pod. So it gets the same domain, whichever of the two wri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -76,10 +76,6 @@ class Proposal:
     version: int = 0
 
 
-class InvariantError(AssertionError):
-    """The state machine is inconsistent: a bug."""
-
-
 class StateMachine:
     """Events in, proposals out.
 
@@ -120,12 +116,20 @@ class StateMachine:
                 self.owners.delete(event.uid)
                 return None
             case UngateAccepted():
-                self._ungate_accepted(event)
+                # Start the wait for the watch: the request may have been queued for long.
+                expected = self.expectations.get(event.uid)
+                if expected is not None and expected.resource_version == event.resource_version:
+                    expected.read_due_at = event.now + self.timeouts.expectation_s
                 return None
             case UngateFailed():
                 return self._ungate_failed(event)
             case _:
                 assert_never(event)
+
+    def workload(self, key: WorkloadKey) -> GatedWorkload | None:
+        """The Workload of a name, None while it is not known."""
+        workload_state = self.workload_states.get(key)
+        return workload_state.workload if workload_state is not None else None
 
     def propose(self, key: WorkloadKey, now: float) -> Proposal:
         """Propose actions for a Workload.
@@ -149,7 +153,11 @@ class StateMachine:
             if awaits_expectation:
                 proposal.awaiting_expectations += podset.gated
             elif isinstance(admission, str):
-                proposal.reports.append(_unreadable_report(name, admission))
+                message = (
+                    f'pods of podset "{name}" stay gated: the topology assignment is unreadable'
+                )
+                report = Report("AssignmentUnreadable", name, f"{message}: {admission}")
+                proposal.reports.append(report)
             else:
                 self._plan_podset(workload_state.workload, podset, admission, proposal, now)
         return proposal
@@ -187,7 +195,14 @@ class StateMachine:
             for uid, rejection in podset.rejected.items()
             if rejection.reread or now < rejection.not_before
         }
-        overdue_deletions = _overdue_deletions(podset, self.timeouts, now)
+        for uid, pod in podset.pods.items():
+            if pod.terminating and not pod.gated:
+                podset.deletion_seen_at.setdefault(uid, now)
+        overdue_deletions = {
+            uid
+            for uid in podset.deletion_seen_at
+            if now >= podset.deletion_overdue_at(uid, self.timeouts)
+        }
         plan = plan_ungating(
             admission,
             pods,
@@ -289,43 +304,6 @@ class StateMachine:
             if pod.gated and not pod.terminating
         ]
         return sorted(pods, key=lambda pod: pod.key)
-
-    def check_invariants(self) -> None:
-        """Compare every index with the state that it is built from.
-
-        Raises:
-            InvariantError: they differ (a bug).
-        """
-        pods: dict[PodUid, GatedPod] = {}
-        expected: dict[PodUid, tuple[WorkloadKey, str]] = {}
-        slices: dict[str, WorkloadKey] = {}
-        for key, workload_state in self.workload_states.items():
-            workload = workload_state.workload
-            _require(not workload_state.is_empty, f"{key}: empty WorkloadState kept")
-            _require(workload is None or workload.key == key, f"{key}: holds another Workload")
-            for name, podset in workload_state.podsets.items():
-                _check_podset(key, name, podset, self.expectations)
-                pods.update(podset.pods)
-                expected.update(dict.fromkeys(podset.expected, (key, name)))
-            for uid, slice_ in workload_state.slices.items():
-                _require(
-                    slice_.uid == uid and slice_.parent == key, f"{key}: slice of another Workload"
-                )
-                _require(
-                    workload is None or uid not in workload.merged, f"{key}: merged slice kept"
-                )
-                slices[uid] = key
-        _require(pods == self.pods, "pods and their index by PodSet differ")
-        found = {uid: (entry.workload, entry.podset) for uid, entry in self.expectations.items()}
-        _require(found == expected, "expectations and their index by PodSet differ")
-        _require(
-            self.expectations.keys() <= self.pods.keys(), "an expectation of a pod that is gone"
-        )
-        _require(slices == self._parent_by_slice, "slices and their index by UID differ")
-        for owner, key in self._workload_by_jobset.items():
-            workload = self.workload_states[key].workload if key in self.workload_states else None
-            fits = workload is not None and workload.owner_uid == owner
-            _require(fits, f"{key}: JobSet of another Workload")
 
     # Pods ---------------------------------------------------------------------------------
 
@@ -434,13 +412,9 @@ class StateMachine:
     def _workload_gone(self, key: WorkloadKey, uid: str) -> WorkloadKey | None:
         self._deleted.add(uid)
         self._remove_slice(uid)
-        workload_state = self.workload_states.get(key)
-        if (
-            workload_state is not None
-            and workload_state.workload is not None
-            and workload_state.workload.uid == uid
-        ):
-            self._set_workload(key, workload_state, None)
+        known = self.workload(key)
+        if known is not None and known.uid == uid:
+            self._set_workload(key, self.workload_states[key], None)
             self._remove_if_empty(key)
         return None
 
@@ -466,15 +440,11 @@ class StateMachine:
             return None  # merged or deleted: it never counts again
         if self._parent_by_slice.get(obj.uid, parent) != parent:
             self._remove_slice(obj.uid)  # it has another parent now
-        workload_state = self.workload_states.get(parent)
-        if (
-            workload_state is not None
-            and workload_state.workload is not None
-            and obj.uid in workload_state.workload.merged
-        ):
+        workload = self.workload(parent)
+        if workload is not None and obj.uid in workload.merged:
             self._slice_merged(obj.uid)
             return None
-        workload_state = workload_state or self.workload_states.setdefault(parent, WorkloadState())
+        workload_state = self.workload_states.setdefault(parent, WorkloadState())
         known = workload_state.slices.get(obj.uid)
         if known is not None and obj.version and obj.version <= known.version:
             return None
@@ -511,12 +481,6 @@ class StateMachine:
 
     # Requests -----------------------------------------------------------------------------
 
-    def _ungate_accepted(self, event: UngateAccepted) -> None:
-        """Start the wait for the watch: the request may have been queued for long."""
-        expected = self.expectations.get(event.uid)
-        if expected is not None and expected.resource_version == event.resource_version:
-            expected.read_due_at = event.now + self.timeouts.expectation_s
-
     def _ungate_failed(self, event: UngateFailed) -> WorkloadKey | None:
         expected = self.expectations.get(event.uid)
         if expected is None or expected.resource_version != event.resource_version:
@@ -550,50 +514,3 @@ class StateMachine:
             del workload_state.podsets[expected.podset]
             self._remove_if_empty(expected.workload)
         return expected.workload
-
-
-def _overdue_deletions(podset: PodSetState, timeouts: Timeouts, now: float) -> set[PodUid]:
-    """Ungated pods whose deletion is overdue."""
-    for uid, pod in podset.pods.items():
-        if pod.terminating and not pod.gated:
-            podset.deletion_seen_at.setdefault(uid, now)
-    return {
-        uid for uid in podset.deletion_seen_at if now >= podset.deletion_overdue_at(uid, timeouts)
-    }
-
-
-def _unreadable_report(podset: str, message: str) -> Report:
-    return Report(
-        "AssignmentUnreadable",
-        podset,
-        f'pods of podset "{podset}" stay gated: the topology assignment is unreadable: {message}',
-    )
-
-
-def _check_podset(
-    key: WorkloadKey,
-    name: str,
-    podset: PodSetState,
-    expectations: Mapping[PodUid, Expectation],
-) -> None:
-    where = f"{key}/{name}"
-    _require(not podset.is_empty, f"{where}: empty PodSet kept")
-    _require(podset.rejected.keys() <= podset.pods.keys(), f"{where}: rejection of a pod elsewhere")
-    _require(
-        podset.deletion_seen_at.keys() <= podset.pods.keys(),
-        f"{where}: deletion of a pod elsewhere",
-    )
-    gated = sum(pod.gated for pod in podset.pods.values())
-    _require(podset.gated == gated, f"{where}: {podset.gated} gated counted, {gated} there")
-    for uid, pod in podset.pods.items():
-        _require(pod.uid == uid, f"{where}: pod under the UID of another")
-        _require(not pod.terminal, f"{where}: pod that has ended kept")
-        _require((pod.workload_key, pod.podset) == (key, name), f"{where}: pod of another PodSet")
-        expected = expectations.get(uid) if uid in podset.expected else None
-        open_and_seen = expected is not None and not pod.gates & expected.gates
-        _require(not open_and_seen, f"{where}: expectation of a pod seen ungated")
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise InvariantError(message)

@@ -59,7 +59,7 @@ class PodSetAdmission:
         unhealthy: hosts to be replaced: no pod is sent there (U3).
         gates: gates of its pods, as bits; all are removed together.
         read_error: why a slice could not be included; empty if all were.
-        reclaimable: pods that have succeeded and whose quota is released; they reduce the limit.
+        reclaimable: admitted pods that have succeeded since; they reduce the limit.
     """
 
     podset: str
@@ -93,13 +93,6 @@ class PodSetAdmission:
     def elastic(self) -> bool:
         """Whether the PodSet may be resized while it runs."""
         return bool(self.gates & ELASTIC)
-
-    def unhealthy_domain_indices(self) -> Iterator[int]:
-        """Indexes of the domains to be replaced; a rack may have the name of a host (C14)."""
-        if self.unhealthy and self.assignment.levels[-1:] == (names.HOSTNAME_LABEL,):
-            for domain_index, (domain, _) in enumerate(self.assignment.domains):
-                if domain[-1] in self.unhealthy:
-                    yield domain_index
 
     def domain_index(self, domain: Domain) -> int | None:
         """Index of a domain in the assignment, None if it is not in it."""
@@ -165,12 +158,10 @@ class Plan:
 
     Attributes:
         ungates: never more than there is free capacity for.
-        still_gated: gated pods that stay gated.
-        reports: why some of them stay gated.
+        reports: why some gated pods stay gated.
     """
 
     ungates: tuple[Ungate, ...] = ()
-    still_gated: int = 0
     reports: tuple[Report, ...] = ()
 
 
@@ -193,8 +184,11 @@ class _FreeCapacity:
             elif pod.uid in overdue_deletions:
                 continue
             self.total_left -= 1
-        for domain_index in admission.unhealthy_domain_indices():
-            self.free[domain_index] = 0
+        # A rack may have the name of a host (C14).
+        if admission.unhealthy and admission.assignment.levels[-1:] == (names.HOSTNAME_LABEL,):
+            for domain_index, (domain, _) in enumerate(admission.assignment.domains):
+                if domain[-1] in admission.unhealthy:
+                    self.free[domain_index] = 0
         self.ungates: list[Ungate] = []
 
     def assign(self, pod: GatedPod, domain_index: int) -> bool:
@@ -240,7 +234,15 @@ def plan_ungating(
     gated = [pod for pod in staying if pod.gates & gates]
     if not gated:
         return Plan()
-    reports = _read_error_reports(admission)
+    reports: list[Report] = []
+
+    def report(reason: str, message: str, pod: GatedPod | None = None) -> None:
+        reports.append(Report(reason, admission.podset, message, pod))
+
+    podset = f'podset "{admission.podset}"'
+    if admission.read_error:
+        message = f"{podset} gets fewer pods than assigned: {admission.read_error}"
+        report("AssignmentUnreadable", message)
     for pod in gated:
         domain_index = (
             admission.domain_index(pinned[pod.uid]) if pinned and pod.uid in pinned else None
@@ -250,15 +252,28 @@ def plan_ungating(
     free = [p for p in gated if p.uid not in backing_off and not (pinned and p.uid in pinned)]
     ranks = _usable_ranks(admission, staying)
     if isinstance(ranks, RankFault) and not admission.elastic:
-        reports.append(_ranks_ignored_report(admission, ranks))
+        report("RankOrderIgnored", f"{podset} is assigned without rank order: {ranks.message}")
     if ranks is None or isinstance(ranks, RankFault):
         conflicting = _fill_greedily(capacity, free)
     else:
         conflicting = _fill_by_rank(capacity, free, ranks)
-    reports += _selector_conflict_reports(admission, conflicting) + _surplus_reports(
-        admission, len(staying)
-    )
-    return Plan(tuple(capacity.ungates), len(gated) - len(capacity.ungates), tuple(reports))
+    if conflicting:
+        own = sorted(conflicting[0].selector.items())
+        levels = admission.assignment.levels
+        selector_text = ", ".join(f'"{key}" = "{value}"' for key, value in own if key in levels)
+        report(
+            "NodeSelectorConflict",
+            f"pods of {podset} stay gated: their nodeSelector {selector_text} "
+            "contradicts the assigned topology domain",
+            conflicting[0],
+        )
+    if len(staying) > admission.max_ungated and not admission.elastic:
+        report(
+            "SurplusPods",
+            f"{podset} has more pods than the {admission.max_ungated} that were admitted: "
+            "the surplus stays gated",
+        )
+    return Plan(tuple(capacity.ungates), tuple(reports))
 
 
 def _usable_ranks(
@@ -372,53 +387,6 @@ def _selector_allows(pod: GatedPod, admission: PodSetAdmission, domain_index: in
     )
 
 
-def _read_error_reports(admission: PodSetAdmission) -> list[Report]:
-    if not admission.read_error:
-        return []
-    message = f'podset "{admission.podset}" gets fewer pods than assigned: {admission.read_error}'
-    return [Report("AssignmentUnreadable", admission.podset, message)]
-
-
-def _ranks_ignored_report(admission: PodSetAdmission, fault: RankFault) -> Report:
-    return Report(
-        "RankOrderIgnored",
-        admission.podset,
-        f'podset "{admission.podset}" is assigned without rank order: {fault.message}',
-    )
-
-
-def _selector_conflict_reports(
-    admission: PodSetAdmission, conflicting: Sequence[GatedPod]
-) -> list[Report]:
-    if not conflicting:
-        return []
-    pod = conflicting[0]
-    own = {k: v for k, v in sorted(pod.selector.items()) if k in admission.assignment.levels}
-    selector_text = ", ".join(f'"{key}" = "{value}"' for key, value in own.items())
-    return [
-        Report(
-            "NodeSelectorConflict",
-            admission.podset,
-            f'pods of podset "{admission.podset}" stay gated: their nodeSelector {selector_text} '
-            "contradicts the assigned topology domain",
-            pod,
-        )
-    ]
-
-
-def _surplus_reports(admission: PodSetAdmission, pods: int) -> list[Report]:
-    if pods <= admission.max_ungated or admission.elastic:
-        return []
-    return [
-        Report(
-            "SurplusPods",
-            admission.podset,
-            f'podset "{admission.podset}" has more pods than the {admission.max_ungated} '
-            "that were admitted: the surplus stays gated",
-        )
-    ]
-
-
 # Decodes and caches an assignment: name of a PodSet or UID of a slice, and the JSON.
 Decode = Callable[[str, bytes], TopologyAssignment]
 
@@ -503,13 +471,9 @@ def _elastic_podset_admission(
         except (ValueError, msgspec.MsgspecError) as error:
             read_error = f'slice "{slice_.name}": {error}'
             continue
-        count = (
-            slice_podset.count
-            if slice_podset.count is not None
-            else slice_assignment.count
-            if slice_assignment is not None
-            else 0
-        )
+        count = slice_podset.count
+        if count is None:
+            count = slice_assignment.count if slice_assignment is not None else 0
         if count <= 0:
             continue
         if totals.add(count, slice_assignment):

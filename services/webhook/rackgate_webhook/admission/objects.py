@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from rackgate.api.meta import SUBDOMAIN, ApiObject
 from rackgate.api.names import WorkloadCondition
-from rackgate.api.queues import ClusterQueue, LocalQueue, ResourceFlavor
+from rackgate.api.queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from rackgate.api.topology import Topology
 from rackgate.api.workload import Workload
 from rackgate.jobframework.errors import FieldError, shown
@@ -48,6 +48,16 @@ def flavor_errors(flavor: Object, stored: Object) -> list[FieldError]:
 def cluster_queue_errors(queue: Object, _stored: Object) -> list[FieldError]:
     """Rules of a ClusterQueue's quotas."""
     return model_errors(ClusterQueue, queue)
+
+
+def admission_check_errors(check: Object, _stored: Object) -> list[FieldError]:
+    """Rules of an AdmissionCheck's controller and parameters."""
+    return model_errors(AdmissionCheck, check)
+
+
+def cohort_errors(cohort: Object, _stored: Object) -> list[FieldError]:
+    """Rules of a Cohort's quotas."""
+    return model_errors(Cohort, cohort)
 
 
 def local_queue_errors(queue: Object, stored: Object) -> list[FieldError]:

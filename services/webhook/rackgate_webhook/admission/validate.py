@@ -1,4 +1,4 @@
-"""Validation: errors have the path, the value found and advice.
+"""Validation: errors have the path, the value found and advice. Warnings name what has no effect.
 
 Schemas and admission policies reject many of the same objects without the webhook. Here are the
 rules that need several fields or a message that tells users what to do.
@@ -10,16 +10,25 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from rackgate.api.names import (
+    ELASTIC_ANNOTATION,
     GROUP,
+    MAX_EXECUTION_TIME_LABEL,
     PODSET_GROUP,
     QUEUE_LABEL,
     SLICE_SIZE,
     TOPOLOGY_ANNOTATIONS,
 )
+from rackgate.api.unsupported import Unsupported, unsupported_fields, unsupported_in_template
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import GenericJob, Manifest, TemplateEdits
 from rackgate.jobframework.injection import PodTemplate, injection_errors
-from rackgate.jobframework.managed import cleanup_label_of, is_child, is_managed, queue_of
+from rackgate.jobframework.managed import (
+    cleanup_label_of,
+    execution_time_errors,
+    is_child,
+    is_managed,
+    queue_of,
+)
 from rackgate.jobframework.registry import CLEANUP_LABELS
 from rackgate.jobframework.templates import (
     RESERVED_ANNOTATIONS,
@@ -33,7 +42,9 @@ from rackgate.jobframework.templates import (
 )
 from rackgate.jobframework.topology_request import topology_errors
 from rackgate_webhook.admission.objects import (
+    admission_check_errors,
     cluster_queue_errors,
+    cohort_errors,
     flavor_errors,
     local_queue_errors,
     name_errors,
@@ -43,6 +54,7 @@ from rackgate_webhook.admission.objects import (
 from rackgate_webhook.admission.review import AdmissionResponse, Review, kind_of_review
 
 Rule = Callable[[Manifest, Manifest], list[FieldError]]
+_ELASTIC_PATH: Final = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
 
 
 def validate(
@@ -76,7 +88,33 @@ def validate(
         errors = rule(found, stored)
     else:
         errors = workload_errors(found, stored, both_levels=both_levels)
-    return AdmissionResponse(errors=errors)
+    return AdmissionResponse(errors=errors, warnings=_new_warnings(review, kind, elastic_kinds))
+
+
+def _new_warnings(
+    review: Review, kind: GenericJob[Any] | None, elastic_kinds: Collection[str]
+) -> list[str]:
+    """Warnings about what this write sets and has no effect, in the order of the manifest."""
+    before = _unsupported(review.kind, review.old_object, kind, elastic_kinds)
+    now = _unsupported(review.kind, review.object, kind, elastic_kinds)
+    return [str(one) for one in now if one not in before]
+
+
+def _unsupported(
+    name: str, found: Manifest, kind: GenericJob[Any] | None, elastic_kinds: Collection[str]
+) -> list[Unsupported]:
+    if not found or (kind is not None and not is_managed(found)):
+        return []
+    fields = unsupported_fields(name.rpartition("/")[2], found, elastic_kinds=elastic_kinds)
+    if kind is None:
+        return fields
+    if not kind.is_elastic(found):
+        # The mutating webhook warns about the annotation on a job that cannot be resized.
+        fields = [one for one in fields if one.path != _ELASTIC_PATH]
+    templates = [(one.path, one.template) for one in kind.templates(found)]
+    for path, template in (*kind.job_templates(found), *templates):
+        fields += unsupported_in_template(template, path)
+    return fields
 
 
 class _JobValidator:
@@ -98,7 +136,9 @@ class _JobValidator:
         )
 
     def _update_errors(self, job: Manifest, stored: Manifest) -> list[FieldError]:
+        label_changed = _execution_time_label(job) != _execution_time_label(stored)
         same = job.get("spec") == stored.get("spec") and queue_of(job) == queue_of(stored)
+        same = same and not label_changed
         if same and is_child(stored):
             return []  # orphaned: the garbage collector must be able to remove the owner reference
         frozen = self._immutable_errors(job, stored)
@@ -108,6 +148,7 @@ class _JobValidator:
         errors = self._job_errors(job, newly_managed=newly_queued)
         if newly_queued:
             return errors
+        label_errors = execution_time_errors(job) if label_changed else []
         # An old error must not block other changes, for example the replicas that Ray writes.
         # The template of a Job is immutable, so its other errors come from this change.
         if self._kind.template_edits is TemplateEdits.AT_REST:
@@ -115,13 +156,15 @@ class _JobValidator:
             before = [error for one in pod_templates for error in _node_name_errors(one)]
         else:
             before = self._job_errors(stored, newly_managed=False)
-        return [error for error in errors if error not in before]
+        return label_errors + [error for error in errors if error not in before]
 
     def _job_errors(self, job: Manifest, *, newly_managed: bool) -> list[FieldError]:
         """Errors in the requests of a managed job; `newly_managed`: its queue label is new."""
         errors = name_errors(
             queue_of(job) or "", f"metadata.labels[{QUEUE_LABEL}]", "name an existing LocalQueue"
         )
+        if newly_managed:
+            errors += execution_time_errors(job)
         errors += self._kind.shape_errors(job)
         count_units = self._kind.count_units(job)
         for pod_template in self._kind.injected_templates(
@@ -145,6 +188,8 @@ class _JobValidator:
         if is_suspended(job) and is_suspended(stored):
             return []
         errors = _immutable_queue_errors(job, stored)
+        if is_managed(stored):
+            errors += _immutable_execution_time_errors(job, stored)
         before = {
             pod_template.podset: pod_template for pod_template in self._kind.templates(stored)
         }
@@ -170,6 +215,25 @@ def _immutable_queue_errors(job: Manifest, stored: Manifest) -> list[FieldError]
         FieldError(
             f"metadata.labels[{QUEUE_LABEL}]",
             f"the queue of a job that is not suspended cannot change from {was} to {now}",
+            "suspend the job first, and keep it suspended in this change",
+        )
+    ]
+
+
+def _execution_time_label(job: Manifest) -> Any:
+    return labels_of(job).get(MAX_EXECUTION_TIME_LABEL)
+
+
+def _immutable_execution_time_errors(job: Manifest, stored: Manifest) -> list[FieldError]:
+    before, now = _execution_time_label(stored), _execution_time_label(job)
+    if before == now:
+        return []
+    was, found = ("none" if value is None else shown(value) for value in (before, now))
+    return [
+        FieldError(
+            f"metadata.labels[{MAX_EXECUTION_TIME_LABEL}]",
+            "the maximum execution time of a job that is not suspended cannot change from"
+            f" {was} to {found}",
             "suspend the job first, and keep it suspended in this change",
         )
     ]
@@ -240,8 +304,10 @@ def _pod_update_errors(pod: Manifest, stored: Manifest) -> list[FieldError]:
 _WORKLOAD: Final = f"{GROUP}/Workload"
 _RULES: Final[dict[str, Rule]] = {
     "/Pod": _pod_errors,
+    f"{GROUP}/AdmissionCheck": admission_check_errors,
     f"{GROUP}/Topology": topology_object_errors,
     f"{GROUP}/ResourceFlavor": flavor_errors,
     f"{GROUP}/ClusterQueue": cluster_queue_errors,
+    f"{GROUP}/Cohort": cohort_errors,
     f"{GROUP}/LocalQueue": local_queue_errors,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import Collection, Mapping
 from functools import partial
@@ -14,7 +13,8 @@ from aiohttp import web
 
 from rackgate.jobframework.kai import RenderOptions
 from rackgate.runtime import clock, metrics
-from rackgate.runtime.tasks import start
+from rackgate.runtime.connections import Connection, Connections, connection_metrics
+from rackgate.runtime.tasks import cancel, start
 from rackgate_webhook.admission.deadline import start_deadline
 from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.review import (
@@ -26,7 +26,6 @@ from rackgate_webhook.admission.review import (
 )
 from rackgate_webhook.admission.validate import validate
 from rackgate_webhook.serving.bodies import BodyReader, RequestRejectedError
-from rackgate_webhook.serving.connections import Connection, Connections
 
 MAX_CONNECTIONS: Final = 256
 PRIVATE_CONNECTIONS: Final = 8
@@ -34,6 +33,7 @@ SWEEP_S: Final = 0.5
 # Large reviews that read objects: decoded, each uses ten times its size.
 MAX_LARGE_ASYNC_REVIEWS: Final = 4
 
+CONNECTIONS: Final = connection_metrics("webhook", "webhook")
 REVIEW_DURATION: Final = metrics.histogram(
     "review_duration_seconds", "Time to answer one review.", ("operation", "allowed")
 )
@@ -102,11 +102,17 @@ class WebhookServer:
             self._context,
             self._handle,
             limit=self._max_connections,
+            measured=CONNECTIONS,
             shared=True,
         )
         self._connections.append(public)
         private = await Connections.listen(
-            "127.0.0.1", 0, self._context, self._handle, limit=PRIVATE_CONNECTIONS
+            "127.0.0.1",
+            0,
+            self._context,
+            self._handle,
+            limit=PRIVATE_CONNECTIONS,
+            measured=CONNECTIONS,
         )
         self._connections.append(private)
         self.port, self.private_port = public.port, private.port
@@ -120,13 +126,13 @@ class WebhookServer:
         """Stop listening, answer requests under way, then close. May be called again."""
         self.drain()
         connections, self._connections = self._connections, []
-        # Concurrently: a Pod has 30 s to terminate.
-        await asyncio.gather(*(found.close() for found in connections))
         sweeping, self._sweeping = self._sweeping, None
-        if sweeping is not None:
-            sweeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sweeping
+        try:
+            # Concurrently: a Pod has 30 s to terminate.
+            await asyncio.gather(*(found.close() for found in connections))
+        finally:
+            if sweeping is not None:
+                await cancel(sweeping)
 
     async def _sweep(self, public: Connections) -> None:
         while True:

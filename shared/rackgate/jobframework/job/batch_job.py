@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
 
-from rackgate.api.names import COMPLETION_INDEX_LABEL, ELASTIC_ANNOTATION
+from rackgate.api.names import (
+    COMPLETION_INDEX_LABEL,
+    COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION,
+    ELASTIC_ANNOTATION,
+    MIN_PARALLELISM_ANNOTATION,
+)
 from rackgate.api.resources import JOBS, Resource
 from rackgate.features import Features
-from rackgate.jobframework.errors import FieldError
+from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import GenericJob, JobOutcome, Manifest, TemplateEdits
 from rackgate.jobframework.injection import PodSetInfo, PodTemplate
 from rackgate.jobframework.jsonpatch import JsonPatchOp
@@ -19,6 +25,7 @@ from rackgate.jobframework.podsets import (
     group_errors,
     has_topology,
     podset_json,
+    reduced_counts,
     total_pods,
 )
 from rackgate.jobframework.templates import (
@@ -34,9 +41,11 @@ from rackgate.jobframework.topology_request import topology_request
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 
+MIN_PARALLELISM_PATH: Final = f"metadata.annotations[{MIN_PARALLELISM_ANNOTATION}]"
 TEMPLATE_PATH: Final = "spec.template"
 TEMPLATE_POINTER: Final = "/spec/template"
 _FAILED: Final = "Failed"
+_INDEXES: Final = re.compile(r"\d{1,10}(-\d{1,10})?(,\d{1,10}(-\d{1,10})?)*", re.ASCII)
 
 
 def template_of(job: Manifest) -> dict[str, Any]:
@@ -49,6 +58,24 @@ def max_running_pods(spec: Mapping[str, Any]) -> int:
     parallelism = int_or_default(spec.get("parallelism"), default=1)
     completions = int_or_default(spec.get("completions"), default=parallelism)
     return max(0, min(parallelism, completions))
+
+
+def count_indexes(text: str) -> int:
+    """How many indexes a list such as `1,3-5` has; 0 for what is no such list."""
+    total = 0
+    for part in text.split(",") if _INDEXES.fullmatch(text) else ():
+        first, _, last = part.partition("-")
+        total += max(0, int(last or first) - int(first) + 1)
+    return total
+
+
+def min_parallelism(manifest: Manifest) -> int | None:
+    """The fewest pods that a Job may start with; None if it has no such number, or a bad one."""
+    text = annotations_of(manifest).get(MIN_PARALLELISM_ANNOTATION)
+    # The length is limited first: converting a long text of digits takes long.
+    if not isinstance(text, str) or len(text) > 10 or not (text.isascii() and text.isdigit()):
+        return None
+    return int(text) or None
 
 
 def is_inactive(job: Job) -> bool:
@@ -108,7 +135,10 @@ class BatchJob(GenericJob[Job]):
         request = topology_request(
             template, index_label=COMPLETION_INDEX_LABEL if indexed else None
         )
-        return [podset_json(PODSET, self.counts(manifest)[PODSET], template, request)]
+        count, fewest = self.counts(manifest)[PODSET], min_parallelism(manifest)
+        if fewest is not None and (fewest >= count or self.is_elastic(manifest)):
+            fewest = None
+        return [podset_json(PODSET, count, template, request, min_count=fewest)]
 
     def counts(self, manifest: Manifest) -> Mapping[str, int]:
         """Pods that run at once."""
@@ -119,8 +149,21 @@ class BatchJob(GenericJob[Job]):
         return {PODSET: 1} if self.is_elastic(manifest) else self.counts(manifest)
 
     def shape_errors(self, manifest: Manifest) -> list[FieldError]:
-        """None: its one PodSet cannot form a group."""
-        return group_errors(self.templates(manifest), self.counts(manifest))
+        """Its one PodSet cannot form a group; its smallest parallelism is at most its own."""
+        errors = group_errors(self.templates(manifest), self.counts(manifest))
+        text = annotations_of(manifest).get(MIN_PARALLELISM_ANNOTATION)
+        if text is None:
+            return errors
+        fewest, count = min_parallelism(manifest), self.counts(manifest)[PODSET]
+        if fewest is None or fewest > max(count, 1):
+            problem = f"{shown(text)} is not a number of pods from 1 to {max(count, 1)}"
+            help_ = "write the fewest pods that the Job may start with"
+            errors.append(FieldError(MIN_PARALLELISM_PATH, problem, help_))
+        elif self.is_elastic(manifest):
+            problem = f"an elastic Job is resized instead of started with {fewest} pods"
+            help_ = f"remove this annotation or {ELASTIC_ANNOTATION}"
+            errors.append(FieldError(MIN_PARALLELISM_PATH, problem, help_))
+        return errors
 
     def elastic_enabled(self, features: Features) -> bool:
         """Elastic, with a gate of its own."""
@@ -138,12 +181,10 @@ class BatchJob(GenericJob[Job]):
 
     def is_inactive(self, job: Job, children: Sequence[Job]) -> bool:
         """Its suspension has taken effect."""
-        del children
         return is_inactive(job)
 
     def remaining_pods(self, job: Job, children: Sequence[Job]) -> int:
         """Pods that are active or terminating."""
-        del children
         return stopping_pods(job)
 
     def pods_ready(self, job: Job, admitted: Mapping[str, int]) -> bool:
@@ -161,11 +202,33 @@ class BatchJob(GenericJob[Job]):
         end = job.finished
         return None if end is None else JobOutcome(end.type == _FAILED, end.message)
 
+    def reclaimable_pods(self, job: Job, counts: Mapping[str, int]) -> Mapping[str, int]:
+        """Pods that no remaining completion needs: a Job creates no more pods than it still needs.
+
+        Its parallelism does not matter: it may be raised again up to what was admitted. None for
+        Jobs that may be resized, because their completions change with their size, and for those
+        that may start with fewer pods, because that changes how many are needed.
+        """
+        if MIN_PARALLELISM_ANNOTATION in job.metadata.annotations:
+            return {}
+        if job.indexed and job.metadata.annotations.get(ELASTIC_ANNOTATION) == "true":
+            return {}
+        spec, count = job.spec, counts.get(PODSET, 0)
+        wanted = spec.parallelism if spec.completions is None else spec.completions
+        done = job.status.succeeded
+        if job.indexed:
+            done += count_indexes(job.status.failed_indexes)
+        # A Job that requests fewer pods than were admitted may request them again.
+        unneeded = min(count - max(0, wanted - done), done)
+        return {PODSET: unneeded} if unneeded > 0 else {}
+
     def find_change(
         self, podsets: Sequence[Mapping[str, Any]], workload: Workload, *, elastic: bool
     ) -> str | None:
-        """Increased parallelism, if no gate holds the additional pods."""
+        """Increased parallelism, if no gate holds the additional pods; or a parallelism of 0."""
         requested, admitted = podsets[0]["count"], total_pods(workload)
+        if requested == 0:
+            return "the Job requests no pods"  # it would hold quota for nothing
         if elastic or requested <= admitted or has_topology(workload):
             return None
         return f"the Job requests {requested} pods, {admitted} were admitted"
@@ -176,6 +239,17 @@ class BatchJob(GenericJob[Job]):
             return []
         return [{"op": "add", "path": "/spec/podReplacementPolicy", "value": _FAILED}]
 
+    def reduce_ops(self, job: Job, workload: Workload) -> list[JsonPatchOp]:
+        """Its parallelism, and its completions if they are to be equal."""
+        admitted = reduced_counts(workload).get(PODSET)
+        return [] if admitted is None else _parallelism_ops(job, admitted)
+
+    def restore_count_ops(self, job: Job, workload: Workload) -> list[JsonPatchOp]:
+        """The parallelism that the Workload requests."""
+        if job.spec.parallelism != reduced_counts(workload).get(PODSET):
+            return []
+        return _parallelism_ops(job, workload.spec.pod_sets[0].count)
+
     def restore_ops(
         self,
         templates: Sequence[PodTemplate],
@@ -183,8 +257,16 @@ class BatchJob(GenericJob[Job]):
         podset_infos: Mapping[str, PodSetInfo],
     ) -> list[JsonPatchOp]:
         """Replace the whole template: no other client writes it while the Job runs."""
-        del podset_infos
         template = templates[0].template
         original = next(iter(originals.values()), None)
         wanted = strip_reserved(template) if original is None else original
         return template_patch(template, wanted, TEMPLATE_POINTER)
+
+
+def _parallelism_ops(job: Job, parallelism: int) -> list[JsonPatchOp]:
+    fields = ["parallelism"]
+    equal = job.metadata.annotations.get(COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION) == "true"
+    # Completions of other Jobs never change.
+    if equal and job.indexed and job.spec.completions == job.spec.parallelism:
+        fields.append("completions")
+    return [{"op": "add", "path": f"/spec/{field}", "value": parallelism} for field in fields]

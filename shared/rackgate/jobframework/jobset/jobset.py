@@ -17,7 +17,7 @@ from rackgate.jobframework.generic_job import (
     StaleChildJob,
     TemplateEdits,
 )
-from rackgate.jobframework.injection import PodTemplate
+from rackgate.jobframework.injection import PodSetInfo, PodTemplate
 from rackgate.jobframework.job.batch_job import (
     TEMPLATE_POINTER,
     is_inactive,
@@ -76,7 +76,6 @@ class JobSetJob(GenericJob[JobSet]):
 
     def templates(self, manifest: Manifest, *, elastic: bool = False) -> list[PodTemplate]:
         """One template for each replicatedJob; PodSets have the names of the replicatedJobs."""
-        del elastic
         return [
             PodTemplate(
                 podset=name.lower(),
@@ -140,7 +139,6 @@ class JobSetJob(GenericJob[JobSet]):
 
     def is_inactive(self, job: JobSet, children: Sequence[Job]) -> bool:
         """Every unfinished child Job is inactive, and none is being deleted."""
-        del job
         return all(
             is_inactive(child) and child.metadata.deletion_timestamp is None
             for child in children
@@ -149,7 +147,6 @@ class JobSetJob(GenericJob[JobSet]):
 
     def remaining_pods(self, job: JobSet, children: Sequence[Job]) -> int:
         """Pods of its child Jobs that are active or terminating."""
-        del job
         return sum(map(stopping_pods, children))
 
     def pods_ready(self, job: JobSet, admitted: Mapping[str, int]) -> bool:
@@ -158,7 +155,6 @@ class JobSetJob(GenericJob[JobSet]):
         A replicatedJob that depends on the completion of another should not run before that. An
         order of starts needs no special case: each one starts as soon as the previous one is ready.
         """
-        del admitted
         states = _states(job)
         wanted: dict[str, int] = {}
         for index, name, replicated in _replicated_jobs(self.manifest(job)):
@@ -189,12 +185,13 @@ class JobSetJob(GenericJob[JobSet]):
         end = next(outcomes, None)
         return None if end is None else JobOutcome(end.type == "Failed", end.message)
 
-    def reclaimable_pods(self, job: JobSet) -> Mapping[str, int]:
+    def reclaimable_pods(self, job: JobSet, counts: Mapping[str, int]) -> Mapping[str, int]:
         """Pods of child Jobs that have succeeded.
 
         0 while the JobSet may restart: then these Jobs run again, and their quota must not have
         been given to others.
         """
+        del counts
         if _may_restart(job):
             return {}
         states, done = _states(job), {}
@@ -206,7 +203,9 @@ class JobSetJob(GenericJob[JobSet]):
                 done[name.lower()] = count
         return done
 
-    def stale_child_jobs(self, job: JobSet, children: Sequence[Job]) -> list[StaleChildJob]:
+    def stale_child_jobs(
+        self, job: JobSet, children: Sequence[Job], podset_infos: Mapping[str, PodSetInfo]
+    ) -> list[StaleChildJob]:
         """Child Jobs with injected keys, selector keys or tolerations that the JobSet lacks.
 
         The JobSet controller merges templates into existing child Jobs and removes nothing, so the
@@ -218,12 +217,15 @@ class JobSetJob(GenericJob[JobSet]):
         }
         stale = []
         for child in children:
-            wanted = templates.get(child.metadata.labels.get(names.REPLICATED_JOB_LABEL, ""))
+            replicated_job = child.metadata.labels.get(names.REPLICATED_JOB_LABEL, "")
+            wanted = templates.get(replicated_job)
             if wanted is None or child.finished is not None or not is_inactive(child):
                 continue
             have: dict[str, Any] = msgspec.json.decode(child.spec.template)
             operations = template_patch(
-                have, _without_stale_injection(have, wanted), TEMPLATE_POINTER
+                have,
+                _without_stale_injection(have, wanted, podset_infos.get(replicated_job.lower())),
+                TEMPLATE_POINTER,
             )
             if operations:
                 stale.append(StaleChildJob(child, operations))
@@ -285,15 +287,19 @@ def _may_restart(job: JobSet) -> bool:
     return job.status.restarts_count_towards_max < policy.max_restarts
 
 
-def _without_stale_injection(have: Template, wanted: Template) -> dict[str, Any]:
+def _without_stale_injection(
+    have: Template, wanted: Template, info: PodSetInfo | None
+) -> dict[str, Any]:
     """A child's template without fields that only an earlier template of the JobSet had.
 
-    A start adds only our own keys, selector keys and tolerations. Keys of the JobSet controller
-    stay, and so do labels and annotations that others added.
+    A start adds only our own keys, those of admission checks, selector keys and tolerations. Keys
+    of the JobSet controller stay, and so do labels and annotations that others added.
     """
     kept_labels, kept_annotations = labels_of(wanted), annotations_of(wanted)
-    labels = [key for key in RESERVED_LABELS if key not in kept_labels]
-    annotations = [key for key in RESERVED_ANNOTATIONS if key not in kept_annotations]
+    ours = (*RESERVED_LABELS, *(info.labels if info is not None else ()))
+    labels = [key for key in ours if key not in kept_labels]
+    ours = (*RESERVED_ANNOTATIONS, *(info.annotations if info is not None else ()))
+    annotations = [key for key in ours if key not in kept_annotations]
     kept_gates = gates_of(wanted)
     clean = without_entries(have, "metadata", "labels", labels)
     clean = without_entries(clean, "metadata", "annotations", annotations)

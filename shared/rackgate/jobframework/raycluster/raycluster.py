@@ -218,7 +218,6 @@ class RayClusterJob(GenericJob[RayCluster]):
         `observedGeneration` cannot be used: it is only written together with other changes, so it
         stays behind after a suspended cluster is edited.
         """
-        del children
         suspended, suspending = job.condition(_SUSPENDED), job.condition(_SUSPENDING)
         if suspended is not None or suspending is not None:
             return suspended is not None and suspended.status == "True"

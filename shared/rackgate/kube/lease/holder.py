@@ -143,7 +143,8 @@ class LeaseHolder:
         """
         if not await self._write_tenure(observation.lease):
             return False
-        self._log.info("lease_acquired", transitions=self._transitions())
+        transitions = self._lease.spec.lease_transitions if self._lease else None
+        self._log.info("lease_acquired", transitions=transitions or 0)
         metrics.LEADER.labels(lease=self.name).set(1)
         return True
 
@@ -353,9 +354,6 @@ class LeaseHolder:
         self._tenures.clear()
         self._tenures.append(lease.spec)
         return self.held
-
-    def _transitions(self) -> int:
-        return (self._lease.spec.lease_transitions or 0) if self._lease else 0
 
 
 async def _await_callback(on_started: Callable[[], Awaitable[None]]) -> None:

@@ -93,13 +93,6 @@ def test_absurd_charges_are_clamped_and_given_back_exactly() -> None:
     assert np.array_equal(room.free, before)
 
 
-def test_only_the_asked_columns_are_kept() -> None:
-    tree = TopologyTree.build(LEVELS, [node("b1/r1/x1", offers={"memory": 7})])
-    room = Capacity(tree, ["memory", "example.com/none"])
-    assert room.resources == ("example.com/none", "memory", "pods")
-    assert room.allocatable.tolist() == [[0, 7, 110]]
-
-
 def assignment(*domains: tuple[str, int], level: str = HOST) -> TopologyAssignment:
     return TopologyAssignment((level,), tuple(((host,), count) for host, count in domains))
 

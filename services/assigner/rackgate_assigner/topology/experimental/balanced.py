@@ -6,7 +6,8 @@
    group with the highest threshold wins, then the one with the fewest domains.
 3. `select_domains` chooses among the remaining domains: a dynamic program over domains used,
    leaders left and pods left, which stops after STEP_LIMIT steps so that no request can block a
-cycle. 4. Each chosen domain gets the threshold, the rest is distributed in order, and the pods are
+   cycle.
+4. Each chosen domain gets the threshold, the rest is distributed in order, and the pods are
    distributed down to the leaves.
 
 If a step fails, the result is None and placement continues with the unchanged counts.
@@ -29,7 +30,6 @@ from rackgate_assigner.topology.placement.assign import (
     children_of,
     distribute,
     distribute_to_children,
-    slice_amounts,
     sort_domains,
     sort_domains_with_leader,
 )
@@ -92,8 +92,9 @@ def balance_shares(counts: DomainCounts) -> Shares | None:
     )
     if not _place_slices(work, level, start, plan.threshold):
         return None
-    numbers = slice_amounts(work.level(level), request.size)
-    shares = distribute(start, request.need, int(work.has_leader), numbers, best_fit=True)
+    shares = distribute(
+        start, request.need, int(work.has_leader), work.level(level), request.size, best_fit=True
+    )
     while level < len(request.units) - 1:
         above = level < request.slice_level
         shares = distribute_to_children(

@@ -36,12 +36,11 @@ from rackgate_assigner.topology.placement.assign import (
     Shortfall,
     assign_to_leaves,
     children_of,
+    counts_in_units,
     distribute,
     distribute_to_children,
     find_fit_domains,
-    slice_amounts,
     sort_domains,
-    unit_amounts,
 )
 from rackgate_assigner.topology.placement.count import DomainCounts, FreeCapacity, LevelCounts
 from rackgate_assigner.topology.tree import PODS
@@ -107,7 +106,7 @@ class _Packing:
         able = able[np.argsort(numbers.slices_with_leader[able], kind="stable")][:COMPARED]
         found = []
         for place, domain in enumerate(able.tolist()):
-            pool = self._pool(level + 1, children_of(self.counts, level, [domain]), below.slices)
+            pool = self._pool(level + 1, children_of(self.counts, level, [domain]), below)
             numbers_below = best_set_size(pool, need)
             if numbers_below is not None:
                 found.append((*numbers_below, place, domain))
@@ -120,7 +119,7 @@ class _Packing:
         ids = np.arange(len(numbers.slices), dtype=np.int64)
         if level:
             ids = self._prefer_touched_parents(level, ids)
-        choice = choose_domains(self._pool(level, ids, numbers.slices), self.request.need)
+        choice = choose_domains(self._pool(level, ids, numbers), self.request.need)
         return start if choice is None else FitDomains(level, ids[list(choice.chosen)])
 
     def _prefer_touched_parents(self, level: int, ids: IntVector) -> IntVector:
@@ -129,9 +128,9 @@ class _Packing:
         As few of those as possible are used for the fewest domains: first those that are not
         below an untouched domain themselves, then the larger, then by path.
         """
-        need, offered = self.request.need, self.counts.level(level).slices
+        need, numbers = self.request.need, self.counts.level(level)
         fresh = self._untouched_domains(level - 1).nonzero()[0]
-        number = min_domain_count(self._pool(level, ids, offered), need)
+        number = min_domain_count(self._pool(level, ids, numbers), need)
         keys: list[IntVector | BoolVector] = [-self.counts.level(level - 1).slices[fresh]]
         keys += [
             self._untouched_domains(at)[self._above(level - 1, at)[fresh]]
@@ -143,7 +142,7 @@ class _Packing:
         low, high = 0, len(fresh)
         while low < high:
             middle = (low + high) // 2
-            if min_domain_count(self._pool(level, ids[turn <= middle], offered), need) == number:
+            if min_domain_count(self._pool(level, ids[turn <= middle], numbers), need) == number:
                 high = middle
             else:
                 low = middle + 1
@@ -180,7 +179,7 @@ class _Packing:
             return [Share(int(ids[0]), request.count, int(self.counts.has_leader))]
         ids = np.sort(ids)
         if self.exact:
-            pool = self._pool(level, ids, numbers.slices)
+            pool = self._pool(level, ids, numbers)
             choice = choose_domains(pool, request.need)
             if choice is not None:
                 return _fill_choice(ids, pool, choice, request.need, request.size)
@@ -188,7 +187,8 @@ class _Packing:
             sort_domains(numbers, ids, least_free=request.least_free),
             request.need,
             int(self.counts.has_leader),
-            slice_amounts(numbers, request.size),
+            numbers,
+            request.size,
             best_fit=not request.least_free,
         )
 
@@ -196,40 +196,30 @@ class _Packing:
         """Distribute the share of one domain over its children."""
         if not share.pods and not share.leaders:
             return []
-        numbers = self.counts.level(level)
+        units = counts_in_units(self.counts.level(level), unit)
         ids = children_of(self.counts, level - 1, [share.domain])
         need = share.pods // unit
         if self.exact:
-            pool = self._pool(
-                level, ids, numbers.pods // unit, unit=unit, has_leader=bool(share.leaders)
-            )
+            pool = self._pool(level, ids, units, has_leader=bool(share.leaders))
             choice = choose_domains(pool, need)
             if choice is not None:
                 return _fill_choice(ids, pool, choice, need, unit)
         if not self.best_fit:
             return distribute_to_children(self.counts, level - 1, [share], unit)
-        amounts = unit_amounts(numbers, unit)
-        keys = [-amounts.without_leader[ids]]
-        if numbers.score is not None:
-            keys.append(-numbers.score[ids])
-        return distribute(ids[np.lexsort(keys)], need, share.leaders, amounts, best_fit=True)
+        keys = [-units.slices[ids]]
+        if units.score is not None:
+            keys.append(-units.score[ids])
+        return distribute(ids[np.lexsort(keys)], need, share.leaders, units, unit, best_fit=True)
 
     def _pool(
-        self,
-        level: int,
-        ids: IntVector,
-        offered: IntVector,
-        *,
-        unit: int = 0,
-        has_leader: bool = True,
+        self, level: int, ids: IntVector, numbers: LevelCounts, *, has_leader: bool = True
     ) -> CandidateDomains:
-        """Domains to choose from; `unit` > 0 counts units of pods instead of slices."""
-        numbers: LevelCounts = self.counts.level(level)
+        """Domains to choose from, by the slices of `numbers`."""
         whole = self._untouched_domains(level)[ids]
         if numbers.leader_fits is None or not has_leader:
-            return CandidateDomains(offered[ids], whole)
-        beside = numbers.pods_with_leader // unit if unit else numbers.slices_with_leader
-        return CandidateDomains(offered[ids], whole, beside[ids], numbers.leader_fits[ids] >= 1)
+            return CandidateDomains(numbers.slices[ids], whole)
+        beside, fits = numbers.slices_with_leader[ids], numbers.leader_fits[ids] >= 1
+        return CandidateDomains(numbers.slices[ids], whole, beside, fits)
 
     def _untouched_domains(self, level: int) -> BoolVector:
         """Domains of a level without pods."""

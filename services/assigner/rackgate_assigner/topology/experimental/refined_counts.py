@@ -12,7 +12,7 @@ The counts are not cached: each request counts all leaves, in O(nodes x resource
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from rackgate.features import Features
 from rackgate.wire.core import Toleration
 from rackgate_assigner.topology.capacity import single_pod_requests
-from rackgate_assigner.topology.model import BoolVector, IntVector, PodSetRequest
+from rackgate_assigner.topology.model import BoolVector, IntVector, PlacementRequest, PodSetRequest
 from rackgate_assigner.topology.placement.assign import Shortfall, not_fit_message
 from rackgate_assigner.topology.placement.count import (
     UNREACHABLE,
@@ -36,7 +36,6 @@ from rackgate_assigner.topology.placement.count import (
     slices_of_leaves,
 )
 from rackgate_assigner.topology.placement.node_matching import Eligibility, match_nodes
-from rackgate_assigner.topology.placement.request import PlacementRequest
 from rackgate_assigner.topology.tree import TopologyTree
 
 
@@ -53,59 +52,6 @@ class SinglePodShape:
         return np.ones(number, dtype=np.bool_) if blocked is None else ~blocked
 
 
-@dataclass(frozen=True, slots=True)
-class RefinedCounts:
-    """The counts of one request.
-
-    Attributes:
-        worker, leader: the pods that were counted.
-        leader_name: PodSet of the leader.
-        outside_leaf_range: shape (leaves,), leaves that a replacement must not use, or None.
-        by_node: leaves have many nodes, which were matched one by one.
-    """
-
-    counts: DomainCounts
-    free: FreeCapacity
-    worker: SinglePodShape
-    leader: SinglePodShape | None
-    leader_name: str
-    outside_leaf_range: BoolVector | None
-    by_node: bool
-    features: Features
-
-    def not_fit_message(self, topology: str, shortfall: Shortfall) -> str:
-        """The message of a shortfall; behind its gate it names the leader."""
-        counts = self.counts
-        if shortfall.absent:
-            return not_fit_message(topology, counts, shortfall, "")
-        if self.leader is None or not self.features.leader_messages:
-            return not_fit_message(topology, counts, shortfall, self._exclusions(self.worker))
-        leader = f'leader podset "{self.leader_name}"'
-        leader_fits = counts.level(len(counts.request.units) - 1).leader_fits
-        if leader_fits is None or not leader_fits.any():
-            text = f'topology "{topology}" doesn\'t allow to fit {leader}'
-            return text + self._exclusions(self.leader)
-        with_leader = replace(shortfall, fitting=self._slices_with_leader(shortfall.level))
-        excluded = f" together with {leader}{self._exclusions(self.worker)}"
-        return not_fit_message(topology, counts, with_leader, excluded)
-
-    def _slices_with_leader(self, level: int) -> int:
-        """Slices that fit with the leader: into the best domain, or into the whole level."""
-        request, numbers = self.counts.request, self.counts.level(level)
-        if numbers.leader_fits is None or not numbers.leader_fits.any():
-            return 0
-        hosts = numbers.leader_fits >= 1
-        if request.required or request.required_level is not None:
-            return int(numbers.slices_with_leader[hosts].max())
-        loss = (numbers.slices - numbers.slices_with_leader)[hosts].min()
-        return int(numbers.slices.sum() - loss)
-
-    def _exclusions(self, shape: SinglePodShape) -> str:
-        if self.by_node:
-            return _node_exclusions(self.free, shape, self.outside_leaf_range)
-        return exclusion_text(self.free, shape.amounts, shape.eligibility, self.outside_leaf_range)
-
-
 def count_refined(
     request: PlacementRequest,
     free: FreeCapacity,
@@ -115,8 +61,12 @@ def count_refined(
     flavor_tolerations: Sequence[Toleration],
     outside_leaf_range: BoolVector | None,
     features: Features,
-) -> RefinedCounts:
-    """Count the capacity of every leaf; leaves of `outside_leaf_range` count 0."""
+) -> tuple[DomainCounts, Callable[[str, Shortfall], str]]:
+    """Count the capacity of every leaf; leaves of `outside_leaf_range` count 0.
+
+    Returns:
+        The counts, and the message of a topology's shortfall; behind its gate it names the leader.
+    """
     tree = free.capacity.tree
     by_node = features.nodes_below_leaves and not tree.lowest_is_hostname
 
@@ -149,16 +99,39 @@ def count_refined(
         slices_with_leader = slices_of_leaves(request, pods_with_leader)
         fits = leader_fits.astype(np.int64)
         leaves = LevelCounts(pods, slices, pods_with_leader, slices_with_leader, fits, score)
-    return RefinedCounts(
-        DomainCounts(tree, request, leaves),
-        free,
-        worker,
-        leader_shape,
-        leader.name if leader is not None else "",
-        outside_leaf_range,
-        by_node,
-        features,
-    )
+    counts = DomainCounts(tree, request, leaves)
+
+    def exclusions(pod: SinglePodShape) -> str:
+        if by_node:
+            return _node_exclusions(free, pod, outside_leaf_range)
+        return exclusion_text(free, pod.amounts, pod.eligibility, outside_leaf_range)
+
+    def message(topology: str, shortfall: Shortfall) -> str:
+        if shortfall.absent:
+            return not_fit_message(topology, counts, shortfall, "")
+        if leader is None or leader_shape is None or not features.leader_messages:
+            return not_fit_message(topology, counts, shortfall, exclusions(worker))
+        leader_text = f'leader podset "{leader.name}"'
+        if leaves.leader_fits is None or not leaves.leader_fits.any():
+            text = f'topology "{topology}" doesn\'t allow to fit {leader_text}'
+            return text + exclusions(leader_shape)
+        with_leader = replace(shortfall, fitting=_slices_with_leader(counts, shortfall.level))
+        excluded = f" together with {leader_text}{exclusions(worker)}"
+        return not_fit_message(topology, counts, with_leader, excluded)
+
+    return counts, message
+
+
+def _slices_with_leader(counts: DomainCounts, level: int) -> int:
+    """Slices that fit with the leader: into the best domain, or into the whole level."""
+    request, numbers = counts.request, counts.level(level)
+    if numbers.leader_fits is None or not numbers.leader_fits.any():
+        return 0
+    hosts = numbers.leader_fits >= 1
+    if request.required or request.required_level is not None:
+        return int(numbers.slices_with_leader[hosts].max())
+    loss = (numbers.slices - numbers.slices_with_leader)[hosts].min()
+    return int(numbers.slices.sum() - loss)
 
 
 def _count_by_leaf(

@@ -14,7 +14,6 @@ Orders, ties by path: with a leader ("order L" of the source): leader fits, most
 with the leader, fewest pods together with it. Without ("order W"): most slices, fewest pods.
 Unconstrained requests use domains with fewest slices first ("least free"). A score of preferred
 node affinity comes before the slices.
-the slices.
 Invariants: domains are ids of one level, ascending unless said otherwise, so a stable sort breaks
 ties by path. The shares of each step add up to the request.
 Complexity: O(domains) per level; only the domains that are used are sorted.
@@ -24,7 +23,7 @@ Source: conformance/tas, section 8; `findTopologyAssignment` of Kueue's tas_flav
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias
@@ -78,40 +77,6 @@ Shares: TypeAlias = list[Share]
 _SHARE: Callable[[tuple[int, int, int]], Share] = partial(tuple.__new__, Share)
 
 
-class DomainAmounts(NamedTuple):
-    """Amounts that fit in the domains of one level, by domain id: slices, pods or units.
-
-    Attributes:
-        without_leader: if the leader is elsewhere.
-        with_leader: if the leader is in the same domain.
-        leader_fits: 1 where the leader fits; None without a leader.
-        score: preferred node affinity, or None.
-        size: pods per slice or unit.
-    """
-
-    without_leader: IntVector
-    with_leader: IntVector
-    leader_fits: IntVector | None
-    score: IntVector | None
-    size: int
-
-
-def slice_amounts(counts: LevelCounts, size: int) -> DomainAmounts:
-    """Amounts in PodSet slices."""
-    return DomainAmounts(
-        counts.slices, counts.slices_with_leader, counts.leader_fits, counts.score, size
-    )
-
-
-def unit_amounts(counts: LevelCounts, unit: int) -> DomainAmounts:
-    """Amounts in pods, or in units of an inner slice layer (unit > 1)."""
-    pods, with_leader = counts.pods, counts.pods_with_leader
-    if unit > 1:
-        pods = counts.pods // unit
-        with_leader = pods if counts.leader_fits is None else counts.pods_with_leader // unit
-    return DomainAmounts(pods, with_leader, counts.leader_fits, counts.score, unit)
-
-
 # Where to start.
 
 
@@ -162,9 +127,7 @@ def _find_single_domain_by_score(counts: DomainCounts, numbers: LevelCounts) -> 
         return None
     if request.least_free:
         return int(ids[at])
-    return find_best_fit_domain(
-        ids[at:], request.need, slice_amounts(numbers, request.size), leader=counts.has_leader
-    )
+    return find_best_fit_domain(ids[at:], request.need, numbers, leader=counts.has_leader)
 
 
 def _slices_of_first_domain(counts: DomainCounts, numbers: LevelCounts) -> int:
@@ -246,12 +209,11 @@ def _several_domains_with_leader(
 ) -> FitDomains | Shortfall:
     request = counts.request
     best_fit = not request.least_free
-    amounts = slice_amounts(numbers, request.size)
     ids = sort_domains_with_leader(
         numbers, np.arange(len(numbers.pods), dtype=np.int64), least_free=request.least_free
     )
     leaders = int(counts.has_leader)
-    ids = move_leader_domain_first(ids, request.need, amounts, leaders)
+    ids = move_leader_domain_first(ids, request.need, numbers, leaders)
     rest = request.need
     chosen: list[int] = []
     if leaders and numbers.leader_fits is not None:
@@ -259,7 +221,7 @@ def _several_domains_with_leader(
         if not numbers.leader_fits[first]:
             return Shortfall(0, level)
         if best_fit and numbers.slices_with_leader[first] >= rest:
-            first = find_best_fit_domain(ids, rest, amounts, leader=True)
+            first = find_best_fit_domain(ids, rest, numbers, leader=True)
         chosen.append(first)
         rest -= int(numbers.slices_with_leader[first])
         ids = ids[ids != first]
@@ -268,7 +230,7 @@ def _several_domains_with_leader(
         if rest <= 0:
             break
         if best_fit and numbers.slices[domain] >= rest:
-            domain = find_best_fit_domain(ids[at:], rest, amounts, leader=False)  # noqa: PLW2901 - the loop ends
+            domain = find_best_fit_domain(ids[at:], rest, numbers, leader=False)  # noqa: PLW2901 - the loop ends
         chosen.append(domain)
         rest -= int(numbers.slices[domain])
     if rest > 0:
@@ -282,11 +244,15 @@ def _several_domains_with_leader(
 def assign_to_leaves(counts: DomainCounts, start: FitDomains) -> Shares:
     """Distribute the pods from the start domains down to the leaves."""
     request = counts.request
-    leaders = int(counts.has_leader)
     level = start.level
-    amounts = slice_amounts(counts.level(level), request.size)
-    best_fit = not request.least_free
-    shares = distribute(start.domains, request.need, leaders, amounts, best_fit=best_fit)
+    shares = distribute(
+        start.domains,
+        request.need,
+        int(counts.has_leader),
+        counts.level(level),
+        request.size,
+        best_fit=not request.least_free,
+    )
     while level < request.slice_level:
         shares = _distribute_over_all_children(counts, level, shares)
         level += 1
@@ -308,7 +274,8 @@ def _distribute_over_all_children(counts: DomainCounts, level: int, shares: Shar
         sort_domains(below, children, least_free=request.least_free),
         request.need,
         int(counts.has_leader),
-        slice_amounts(below, request.size),
+        below,
+        request.size,
         best_fit=not request.least_free,
     )
 
@@ -320,7 +287,7 @@ def distribute_to_children(counts: DomainCounts, level: int, shares: Shares, uni
     least_free = counts.request.least_free
     result: Shares = []
     plain = level >= counts.request.slice_level and not counts.has_leader and below.score is None
-    amounts = unit_amounts(below, unit)
+    units = counts_in_units(below, unit)
     for domain, pods, leaders in shares:
         start, end = int(offsets[domain]), int(offsets[domain + 1])
         if plain:
@@ -328,8 +295,18 @@ def distribute_to_children(counts: DomainCounts, level: int, shares: Shares, uni
             continue
         ids = np.arange(start, end, dtype=np.int64)
         children = sort_domains(below, ids, least_free=least_free)
-        result += distribute(children, pods // unit, leaders, amounts, best_fit=not least_free)
+        result += distribute(children, pods // unit, leaders, units, unit, best_fit=not least_free)
     return result
+
+
+def counts_in_units(counts: LevelCounts, unit: int) -> LevelCounts:
+    """The counts with units of an inner slice layer (pods if `unit` is 1) in place of slices."""
+    pods, with_leader = counts.pods, counts.pods_with_leader
+    units = pods if unit == 1 else pods // unit
+    units_with_leader = (
+        with_leader if unit == 1 else units if with_leader is pods else with_leader // unit
+    )
+    return replace(counts, slices=units, slices_with_leader=units_with_leader)
 
 
 def children_of(counts: DomainCounts, level: int, domains: list[int]) -> IntVector:
@@ -345,40 +322,40 @@ def children_of(counts: DomainCounts, level: int, domains: list[int]) -> IntVect
 
 
 def distribute(
-    ids: IntVector, wanted: int, leaders: int, amounts: DomainAmounts, *, best_fit: bool
+    ids: IntVector, wanted: int, leaders: int, counts: LevelCounts, size: int, *, best_fit: bool
 ) -> Shares:
-    """Distribute `wanted` slices or units and the leader over the domains of a sorted list.
+    """Distribute `wanted` slices of `size` pods and the leader over a sorted list of domains.
 
     Returns:
         Domains in the order they were used; the share of one may be empty.
     """
     if not leaders:
-        shares, rest = _fill_in_order(ids, amounts.without_leader[ids], wanted, amounts.size)
+        shares, rest = _fill_in_order(ids, counts.slices[ids], wanted, size)
         if rest is not None:
             domain = int(ids[len(shares)])
             if best_fit:
-                domain = find_best_fit_domain(ids[len(shares) :], rest, amounts, leader=False)
-            shares.append(Share(domain, rest * amounts.size, 0))
+                domain = find_best_fit_domain(ids[len(shares) :], rest, counts, leader=False)
+            shares.append(Share(domain, rest * size, 0))
         return shares
-    ids = move_leader_domain_first(ids, wanted, amounts, leaders)
+    ids = move_leader_domain_first(ids, wanted, counts, leaders)
     shares = []
     rest = wanted
     for at, domain in enumerate(ids.tolist()):
         if leaders > 0:
-            amount = int(amounts.with_leader[domain])
-            leader_fits = 0 if amounts.leader_fits is None else int(amounts.leader_fits[domain])
+            amount = int(counts.slices_with_leader[domain])
+            leader_fits = 0 if counts.leader_fits is None else int(counts.leader_fits[domain])
             last = amount >= rest and leader_fits >= leaders
         else:
-            amount, leader_fits = int(amounts.without_leader[domain]), 0
+            amount, leader_fits = int(counts.slices[domain]), 0
             last = amount >= rest
         if last:
             if best_fit:
-                domain = find_best_fit_domain(ids[at:], rest, amounts, leader=leaders > 0)  # noqa: PLW2901 - the loop ends
-            shares.append(Share(domain, rest * amounts.size, leaders))
+                domain = find_best_fit_domain(ids[at:], rest, counts, leader=leaders > 0)  # noqa: PLW2901 - the loop ends
+            shares.append(Share(domain, rest * size, leaders))
             return shares
         amount = min(amount, rest)
         leaders -= leader_fits
-        shares.append(Share(domain, amount * amounts.size, leader_fits))
+        shares.append(Share(domain, amount * size, leader_fits))
         rest -= amount
     return shares
 
@@ -451,14 +428,14 @@ def _fill_in_order(
 
 
 def move_leader_domain_first(
-    ids: IntVector, wanted: int, amounts: DomainAmounts, leaders: int
+    ids: IntVector, wanted: int, counts: LevelCounts, leaders: int
 ) -> IntVector:
     """Move to the front the first domain whose leader still leaves `wanted` for the others."""
-    if not leaders or len(ids) < 2 or amounts.leader_fits is None:
+    if not leaders or len(ids) < 2 or counts.leader_fits is None:
         return ids
-    without_leader = amounts.without_leader[ids]
-    rest = without_leader.sum() - (without_leader - amounts.with_leader[ids])
-    found = ((amounts.leader_fits[ids] >= leaders) & (rest >= wanted)).nonzero()[0]
+    slices = counts.slices[ids]
+    rest = slices.sum() - (slices - counts.slices_with_leader[ids])
+    found = ((counts.leader_fits[ids] >= leaders) & (rest >= wanted)).nonzero()[0]
     if not len(found):
         return ids
     at = int(found[0])
@@ -468,17 +445,15 @@ def move_leader_domain_first(
 # Best fit: the smallest sufficient amount.
 
 
-def find_best_fit_domain(
-    ids: IntVector, wanted: int, amounts: DomainAmounts, *, leader: bool
-) -> int:
+def find_best_fit_domain(ids: IntVector, wanted: int, counts: LevelCounts, *, leader: bool) -> int:
     """The first domain of a list with the smallest sufficient amount; else the list's first."""
-    if amounts.score is not None:
-        scores = amounts.score[ids]
+    if counts.score is not None:
+        scores = counts.score[ids]
         ids = ids[: int(np.argmax(np.append(scores, scores[0] - 1) != scores[0]))]
-    offered = (amounts.with_leader if leader else amounts.without_leader)[ids]
+    offered = (counts.slices_with_leader if leader else counts.slices)[ids]
     enough = offered >= wanted
-    if leader and amounts.leader_fits is not None:
-        enough &= amounts.leader_fits[ids] >= 1
+    if leader and counts.leader_fits is not None:
+        enough &= counts.leader_fits[ids] >= 1
     places = enough.nonzero()[0]
     return int(ids[places[offered[places].argmin()]] if len(places) else ids[0])
 

@@ -18,14 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from rackgate_assigner.topology.capacity import CHARGE_LIMIT, Capacity, CapacityCache
-from rackgate_assigner.topology.model import BoolVector, IntVector
+from rackgate_assigner.topology.capacity import (
+    CHARGE_LIMIT,
+    Capacity,
+    CapacityCache,
+    single_pod_requests,
+)
+from rackgate_assigner.topology.model import BoolVector, IntVector, PlacementRequest
 from rackgate_assigner.topology.placement.node_matching import Eligibility
-from rackgate_assigner.topology.placement.request import PlacementRequest
 from rackgate_assigner.topology.tree import TopologyTree
 
 # Pods that fit if a pod requests 0 of a resource.
@@ -41,8 +45,7 @@ _NO_LEAVES: Final[IntVector] = np.zeros(0, dtype=np.int64)
 # Free capacity.
 
 
-@dataclass(frozen=True, slots=True)
-class AssumedUsage:
+class AssumedUsage(NamedTuple):
     """Pods that are assigned to an earlier PodSet of the Workload.
 
     Attributes:
@@ -73,12 +76,12 @@ class FreeCapacity:
             return self
         return FreeCapacity(self.capacity, simulate_empty=self.simulate_empty)
 
-    def assume(self, pods_by_leaf: Mapping[int, int], amounts: Mapping[str, int]) -> None:
-        """Subtract pods; `amounts` are the requests of one pod, with its 1 of `pods`."""
+    def assume(self, pods_by_leaf: Mapping[int, int], requests: Mapping[str, int]) -> None:
+        """Subtract pods; `requests` are per pod, without the implied 1 of `pods`."""
         if pods_by_leaf:
             counts = [min(count, CHARGE_LIMIT) for count in pods_by_leaf.values()]
-            leaves = np.array(list(pods_by_leaf), dtype=np.int64)
-            self.assumed.append(AssumedUsage(leaves, np.array(counts, dtype=np.int64), amounts))
+            leaves, amounts = np.array(list(pods_by_leaf)), single_pod_requests(requests)
+            self.assumed.append(AssumedUsage(leaves, np.array(counts), amounts))
 
     def free_amounts(self, resource: str, at: IntVector | None = None) -> IntVector | None:
         """Free amount of a resource, read-only; None when no node offers it.
@@ -307,27 +310,19 @@ class GroupShape:
     eligibility: Eligibility
     outside_leaf_range: BoolVector | None = None
 
-    def blocked(self) -> BoolVector | None:
-        """Shape (leaves,): leaves without capacity for the pods, or None."""
-        if self.outside_leaf_range is None:
-            return self.eligibility.blocked
-        if self.eligibility.blocked is None:
-            return self.outside_leaf_range
-        blocked: BoolVector = self.eligibility.blocked | self.outside_leaf_range
-        return blocked
-
-    def score(self) -> IntVector | None:
-        """Shape (leaves,): preferred node affinity, 0 where blocked, or None."""
-        if self.eligibility.scores is None or self.outside_leaf_range is None:
-            return self.eligibility.scores
-        return np.where(self.outside_leaf_range, 0, self.eligibility.scores)
-
 
 def count_leaves(
     request: PlacementRequest, free: FreeCapacity, shape: GroupShape, at: IntVector | None = None
 ) -> LevelCounts:
     """Count all leaves, or those of the ids `at`."""
-    blocked, score = shape.blocked(), shape.score()
+    blocked, score, outside = (
+        shape.eligibility.blocked,
+        shape.eligibility.scores,
+        shape.outside_leaf_range,
+    )
+    if outside is not None:
+        blocked = outside if blocked is None else blocked | outside
+        score = None if score is None else np.where(outside, 0, score)
     if at is not None:
         blocked = None if blocked is None else blocked[at]
         score = None if score is None else score[at]
@@ -368,8 +363,8 @@ def sum_children(
     """
     unit = 1 if ignore_units else request.units[level + 1]
     child_pods = below.pods if unit == 1 else below.pods // unit * unit
-    pods = _sums(child_pods, starts)
-    score = None if below.score is None else _sums(below.score, starts)
+    pods = _reduce(np.add, child_pods, starts)
+    score = None if below.score is None else _reduce(np.add, below.score, starts)
     above_slices = level < request.slice_level
     same_array = below.slices is below.pods and above_slices and unit == 1
     if level == request.slice_level:
@@ -377,7 +372,7 @@ def sum_children(
     elif same_array:
         slices = pods
     elif above_slices:
-        slices = _sums(below.slices, starts)
+        slices = _reduce(np.add, below.slices, starts)
     else:
         slices = np.zeros(len(starts), dtype=np.int64)
     if below.leader_fits is None:
@@ -387,7 +382,7 @@ def sum_children(
     )
     # The leader goes to the child where it costs least; a child where it does not fit costs most.
     without = (below.leader_fits - 1) & UNREACHABLE
-    least = _minimums(child_pods - child_pods_with_leader + without, starts)
+    least = _reduce(np.minimum, child_pods - child_pods_with_leader + without, starts)
     leader_fits = (least < UNREACHABLE).astype(np.int64)
     pods_with_leader = (pods - least) * leader_fits
     if level == request.slice_level:
@@ -399,23 +394,15 @@ def sum_children(
     elif not above_slices:
         slices_with_leader = slices
     else:
-        least = _minimums(below.slices - below.slices_with_leader + without, starts)
+        least = _reduce(np.minimum, below.slices - below.slices_with_leader + without, starts)
         slices_with_leader = (slices - least) * leader_fits
     return LevelCounts(pods, slices, pods_with_leader, slices_with_leader, leader_fits, score)
 
 
-def _sums(values: IntVector, starts: IntVector) -> IntVector:
-    if not len(starts):
-        return np.zeros(0, dtype=np.int64)
-    sums: IntVector = np.add.reduceat(values, starts)
-    return sums
-
-
-def _minimums(values: IntVector, starts: IntVector) -> IntVector:
-    if not len(starts):
-        return np.zeros(0, dtype=np.int64)
-    least: IntVector = np.minimum.reduceat(values, starts)
-    return least
+def _reduce(function: np.ufunc, values: IntVector, starts: IntVector) -> IntVector:
+    """`function.reduceat`, also without any domain."""
+    reduced: IntVector = function.reduceat(values, starts) if len(starts) else _NO_LEAVES.copy()
+    return reduced
 
 
 # The count cache.

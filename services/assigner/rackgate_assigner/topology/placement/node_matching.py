@@ -190,7 +190,7 @@ def _taint_codes(
             reasons.append(text)
         return reasons.index(text) + 1
 
-    return tree.taint_column().map(code), reasons
+    return tree.column(None).map(code), reasons
 
 
 def _objects(holder: object, key: str) -> list[Mapping[str, Any]]:

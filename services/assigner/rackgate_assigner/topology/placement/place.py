@@ -3,7 +3,7 @@
 `place` puts the PodSets of one Workload on one snapshot, one after another; PodSets of one group
 (workers and a leader) go together. For each of them, `PlacementSearch.find_topology_assignment`
 
-1. reads the topology request against the levels of the tree (`request`),
+1. reads the topology request against the levels of the tree (`read_placement_request`),
 2. matches the nodes by taints, selector and affinity (`node_matching`),
 3. counts what fits into every domain (`count`, phase 1),
 4. chooses domains and assigns the pods down to the leaves (`assign`, phase 2),
@@ -19,19 +19,30 @@ Source: conformance/tas; `FindTopologyAssignmentsForFlavor` of Kueue's tas_flavo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
 from rackgate.features import DEFAULTS, Features
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate.wire.core import Toleration
-from rackgate_assigner.topology.capacity import Capacity, charge_assignment, single_pod_requests
+from rackgate_assigner.topology.capacity import Capacity, single_pod_requests
 from rackgate_assigner.topology.experimental.balanced import balance_shares
 from rackgate_assigner.topology.experimental.packing import pack_shares
-from rackgate_assigner.topology.experimental.refined_counts import RefinedCounts, count_refined
-from rackgate_assigner.topology.model import BoolVector, NoFit, Placement, PodSetRequest, SliceLayer
+from rackgate_assigner.topology.experimental.refined_counts import count_refined
+from rackgate_assigner.topology.model import (
+    BoolVector,
+    NoFit,
+    Placement,
+    PlacementRequest,
+    PodSetRequest,
+    SliceLayer,
+    TopologyRequest,
+)
 from rackgate_assigner.topology.placement.assign import (
     Shares,
     Shortfall,
@@ -47,14 +58,10 @@ from rackgate_assigner.topology.placement.count import (
     exclusion_text,
 )
 from rackgate_assigner.topology.placement.node_matching import match_nodes
-from rackgate_assigner.topology.placement.request import (
-    PlacementRequest,
-    RequestError,
-    read_placement_request,
-)
 from rackgate_assigner.topology.tree import TopologyTree
 
-__all__ = ["PlacementSearch", "charge_assignment", "group_podsets", "place"]
+# The API has int32; larger sizes never fit either.
+SIZE_LIMIT: Final = 2**31 - 1
 
 
 def place(
@@ -132,10 +139,20 @@ def _place_group(
     search: PlacementSearch, group: PodSetGroup, leaf_range: tuple[int, int] | None
 ) -> dict[str, TopologyAssignment] | NoFit:
     names = tuple([member.name for member in group.members])
-    problem = _group_problem(group)
-    if problem is not None:
-        return NoFit(names[0], problem, names)
     workers = group.workers
+    problem = ""
+    if len(names) > 2:
+        problem = (
+            f'podset group "{workers.group}" has {len(names)} podsets, '
+            "at most 2 (leader and workers) can be placed together"
+        )
+    elif group.leader is not None and group.leader.count > 1:
+        problem = (
+            f'podset group "{workers.group}": the leader podset "{group.leader.name}" '
+            f"has count {group.leader.count}, it can only be 1"
+        )
+    if problem:
+        return NoFit(names[0], problem, names)
     leader = group.leader if group.leader is not None and group.leader.count else None
     if search.features.resize_in_place and workers.previous is not None:
         resized = _resize_group(search, workers, workers.previous, leader)
@@ -144,27 +161,12 @@ def _place_group(
     found = search.find_topology_assignment(workers, workers.count, leader, leaf_range=leaf_range)
     if isinstance(found, str):
         return NoFit(names[0], found, names)
-    search.assume(found.workers, group.workers)
+    search.free.assume(found.workers, workers.requests)
     assignments = {workers.name: to_assignment(search.tree, found.workers)}
     if group.leader is not None:
-        search.assume(found.leader, group.leader)
+        search.free.assume(found.leader, group.leader.requests)
         assignments[group.leader.name] = to_assignment(search.tree, found.leader)
     return assignments
-
-
-def _group_problem(group: PodSetGroup) -> str | None:
-    """What is wrong with a group, regardless of capacity and topology request."""
-    if len(group.members) > 2:
-        return (
-            f'podset group "{group.workers.group}" has {len(group.members)} podsets, '
-            "at most 2 (leader and workers) can be placed together"
-        )
-    if group.leader is not None and group.leader.count > 1:
-        return (
-            f'podset group "{group.workers.group}": the leader podset "{group.leader.name}" '
-            f"has count {group.leader.count}, it can only be 1"
-        )
-    return None
 
 
 # One search: both phases for one group.
@@ -176,25 +178,6 @@ class LeafAssignment:
 
     workers: Mapping[int, int] = field(default_factory=dict)
     leader: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class CountedGroup:
-    """The counts of phase 1, and what they were counted from."""
-
-    counts: DomainCounts
-    free: FreeCapacity
-    shape: GroupShape
-
-    def not_fit_message(self, topology: str, shortfall: Shortfall) -> str:
-        """The message of a shortfall."""
-        excluded = ""
-        if not shortfall.absent:
-            shape = self.shape
-            excluded = exclusion_text(
-                self.free, shape.worker, shape.eligibility, shape.outside_leaf_range
-            )
-        return not_fit_message(topology, self.counts, shortfall, excluded)
 
 
 class PlacementSearch:
@@ -222,11 +205,6 @@ class PlacementSearch:
         self.features = features
         self.free = FreeCapacity(capacity, simulate_empty=simulate_empty)
 
-    def assume(self, pods_by_leaf: Mapping[int, int], podset: PodSetRequest) -> None:
-        """Subtract the pods of a PodSet for those that follow."""
-        if pods_by_leaf:
-            self.free.assume(pods_by_leaf, single_pod_requests(podset.requests))
-
     def find_topology_assignment(
         self,
         workers: PodSetRequest,
@@ -238,7 +216,7 @@ class PlacementSearch:
     ) -> LeafAssignment | str:
         """Find domains for the pods of one group; assumes nothing.
 
-        workers: their topology request, selector, affinity and tolerations count.
+        Args:
             workers: whose topology request, selector, affinity and tolerations count.
             count: workers to place.
             leader: one pod of this PodSet goes with them.
@@ -249,7 +227,9 @@ class PlacementSearch:
             The assignment, or why there is none.
         """
         try:
-            request = self.read_request(workers, count, layers)
+            request = read_placement_request(
+                self.tree.levels, workers, count, self.features, layers
+            )
         except RequestError as error:
             return str(error)
         if layers is None and count % request.size:
@@ -257,36 +237,13 @@ class PlacementSearch:
                 f'podset "{workers.name}": count {count} is not a multiple of '
                 f"the slice size {request.size}"
             )
-        group = self.count(request, workers, leader, leaf_range)
-        shares = self.assign(group.counts)
+        counts, message = self.count(request, workers, leader, leaf_range)
+        shares = self.assign(counts)
         if isinstance(shares, Shortfall):
-            return group.not_fit_message(self.topology, shares)
+            return message(self.topology, shares)
         shares.sort()
-        return LeafAssignment(
-            {leaf: pods for leaf, pods, _ in shares if pods > 0},
-            {leaf: leaders for leaf, _, leaders in shares if leaders > 0}
-            if leader is not None
-            else {},
-        )
-
-    def read_request(
-        self, workers: PodSetRequest, count: int, layers: Sequence[SliceLayer] | None = None
-    ) -> PlacementRequest:
-        """Read the request; `layers` replace its own.
-
-        Raises:
-            RequestError: no capacity would be enough.
-        """
-        if layers is None:
-            layers = workers.topology.slices if workers.topology else ()
-        return read_placement_request(
-            self.tree.levels,
-            workers,
-            count,
-            layers,
-            mixed_profile=self.features.profile_mixed,
-            both_levels=self.features.required_and_preferred,
-        )
+        leaders = {leaf: leaders for leaf, _, leaders in shares if leaders > 0} if leader else {}
+        return LeafAssignment({leaf: pods for leaf, pods, _ in shares if pods > 0}, leaders)
 
     def count(
         self,
@@ -294,8 +251,8 @@ class PlacementSearch:
         workers: PodSetRequest,
         leader: PodSetRequest | None,
         leaf_range: tuple[int, int] | None = None,
-    ) -> CountedGroup | RefinedCounts:
-        """Phase 1: what fits into every domain."""
+    ) -> tuple[DomainCounts, Callable[[str, Shortfall], str]]:
+        """Phase 1: what fits into every domain; and the message of a topology's shortfall."""
         features = self.features
         outside_leaf_range: BoolVector | None = None
         if leaf_range is not None:
@@ -319,13 +276,20 @@ class PlacementSearch:
             self.flavor_tolerations,
             soft_affinity=features.node_affinity_preferred,
         )
-        shape = GroupShape(
-            single_pod_requests(workers.requests),
-            single_pod_requests(leader.requests) if leader is not None else None,
-            eligibility,
-            outside_leaf_range,
-        )
-        return CountedGroup(count_domains(request, self.free, shape), self.free, shape)
+        worker = single_pod_requests(workers.requests)
+        leader_requests = single_pod_requests(leader.requests) if leader is not None else None
+        shape = GroupShape(worker, leader_requests, eligibility, outside_leaf_range)
+        counts = count_domains(request, self.free, shape)
+
+        def message(topology: str, shortfall: Shortfall) -> str:
+            excluded = (
+                ""
+                if shortfall.absent
+                else exclusion_text(self.free, worker, eligibility, outside_leaf_range)
+            )
+            return not_fit_message(topology, counts, shortfall, excluded)
+
+        return counts, message
 
     def assign(self, counts: DomainCounts) -> Shares | Shortfall:
         """Phase 2: what every leaf gets."""
@@ -356,14 +320,6 @@ def to_assignment(tree: TopologyTree, pods_by_leaf: Mapping[int, int]) -> Topolo
     )
 
 
-def merge_pods_by_leaf(before: Mapping[int, int], new: Mapping[int, int]) -> dict[int, int]:
-    """Add up pods by leaf."""
-    pods = dict(before)
-    for leaf, count in new.items():
-        pods[leaf] = pods.get(leaf, 0) + count
-    return pods
-
-
 # Resize around a previous assignment (gate ElasticJobsViaWorkloadSlicesWithTAS).
 
 
@@ -386,10 +342,10 @@ def _resize_group(
     if before is None or leader_before is None:
         return None
     kept = _truncate_assignment(previous, workers.count)
-    search.assume(_pods_by_leaf(tree, kept) or {}, workers)
+    search.free.assume(_pods_by_leaf(tree, kept) or {}, workers.requests)
     result = {workers.name: kept}
     if leader is not None and leader_previous is not None:
-        search.assume(leader_before, leader)
+        search.free.assume(leader_before, leader.requests)
         result[leader.name] = leader_previous
         leader = None
     additional_pods = workers.count - kept.count
@@ -398,11 +354,11 @@ def _resize_group(
     found = search.find_topology_assignment(workers, additional_pods, leader)
     if isinstance(found, str):
         return NoFit(workers.name, found, (workers.name,))
-    search.assume(found.workers, workers)
+    search.free.assume(found.workers, workers.requests)
     if found.workers:
-        result[workers.name] = to_assignment(tree, merge_pods_by_leaf(before, found.workers))
+        result[workers.name] = to_assignment(tree, Counter(before) + Counter(found.workers))
     if leader is not None:
-        search.assume(found.leader, leader)
+        search.free.assume(found.leader, leader.requests)
         result[leader.name] = to_assignment(tree, found.leader)
     return result
 
@@ -429,3 +385,126 @@ def _truncate_assignment(assignment: TopologyAssignment, count: int) -> Topology
         domains.append((values, min(pods, count)))
         count -= pods
     return TopologyAssignment(assignment.levels, tuple(domains))
+
+
+# Read a topology request against the levels of a tree. The order of the checks decides which
+# problem is reported first (conformance/tas, section 6).
+
+
+class RequestError(ValueError):
+    """No capacity would be enough for this request on these levels; see the text."""
+
+
+def read_placement_request(
+    levels: Sequence[str],
+    podset: PodSetRequest,
+    count: int,
+    features: Features,
+    layers: Sequence[SliceLayer] | None = None,
+) -> PlacementRequest:
+    """Read the request for `count` pods of a PodSet.
+
+    Args:
+        levels: of the tree, coarsest first.
+        podset: the workers.
+        count: pods to place.
+        features: feature gates.
+        layers: slice layers, outermost first, instead of those of the request.
+
+    Raises:
+        RequestError: the request does not make sense on these levels.
+    """
+    requested = podset.topology or TopologyRequest(unconstrained=True)
+    if layers is None:
+        layers = requested.slices
+    layers = [SliceLayer(layer.topology, min(layer.size, SIZE_LIMIT)) for layer in layers]
+    size = layers[0].size if layers else 1
+    if size <= 0:
+        raise RequestError("slice topology requested, but slice size not provided")
+    required_level = None
+    required, preferred = requested.required, requested.preferred
+    if features.required_and_preferred and required is not None and preferred is not None:
+        for named in (required, preferred):
+            if named not in levels:
+                raise RequestError(f"no requested topology level: {named}")
+        required_level = levels.index(required)
+        if levels.index(preferred) < required_level:
+            raise RequestError(
+                f"preferred topology level {preferred} is above the required topology level "
+                f"{required}"
+            )
+        requested = replace(requested, required=None)
+    slices_only = bool(layers) and requested.required is None and requested.preferred is None
+    unconstrained = requested.unconstrained or slices_only
+    level = _requested_level(
+        levels, requested, slices_only=slices_only, unconstrained=unconstrained
+    )
+    slice_level = _slice_level(levels, layers, level)
+    return PlacementRequest(
+        count=count,
+        size=size,
+        need=count // size,
+        level=level,
+        slice_level=slice_level,
+        units=_inner_units(levels, layers, slice_level),
+        layers=tuple(layers),
+        required=requested.required is not None,
+        unconstrained=unconstrained,
+        least_free=unconstrained and features.profile_mixed,
+        required_level=required_level,
+    )
+
+
+def _requested_level(
+    levels: Sequence[str], requested: TopologyRequest, *, slices_only: bool, unconstrained: bool
+) -> int:
+    named = requested.required if requested.required is not None else requested.preferred
+    if named is None:
+        if slices_only:
+            return 0
+        if unconstrained:
+            return len(levels) - 1
+        raise RequestError("topology level not specified")
+    if named not in levels:
+        raise RequestError(f"no requested topology level: {named}")
+    return levels.index(named)
+
+
+def _slice_level(levels: Sequence[str], layers: Sequence[SliceLayer], level: int) -> int:
+    if not layers:
+        return len(levels) - 1
+    named = layers[0].topology
+    if named not in levels:
+        raise RequestError(f"no requested topology level for slices: {named}")
+    index = levels.index(named)
+    if index < level:
+        raise RequestError(
+            f"podset slice topology {named} is above the podset topology {levels[level]}"
+        )
+    return index
+
+
+def _inner_units(
+    levels: Sequence[str], layers: Sequence[SliceLayer], slice_level: int
+) -> tuple[int, ...]:
+    units = [1] * len(levels)
+    above = slice_level
+    for parent, layer in pairwise(layers):
+        if layer.topology not in levels:
+            raise RequestError(
+                f"no requested topology level for additional slice layer: {layer.topology}"
+            )
+        index = levels.index(layer.topology)
+        if index <= above:
+            raise RequestError(
+                f"additional slice layer topology {layer.topology} "
+                f"must be at a lower level than {parent.topology}"
+            )
+        if layer.size <= 0 or parent.size % layer.size:
+            raise RequestError(
+                f"additional slice layer size {layer.size} "
+                f"must evenly divide parent layer size {parent.size}"
+            )
+        units[above + 1 : index + 1] = [layer.size] * (index - above)
+        above = index
+    return tuple(units)

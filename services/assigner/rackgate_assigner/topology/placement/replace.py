@@ -14,6 +14,7 @@ Source: conformance/tas, section 11; `findReplacementAssignment` of Kueue's tas_
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rackgate.features import DEFAULTS, Features
@@ -30,7 +31,6 @@ from rackgate_assigner.topology.model import (
 from rackgate_assigner.topology.placement.place import (
     PlacementSearch,
     group_podsets,
-    merge_pods_by_leaf,
     to_assignment,
 )
 from rackgate_assigner.topology.tree import TopologyTree
@@ -108,8 +108,8 @@ def _replace_podset(
         return found
     if not found.workers:
         return f"cannot find replacement assignment for unhealthy node: {unhealthy_node}"
-    search.assume(found.workers, podset)
-    return to_assignment(tree, merge_pods_by_leaf(remaining, found.workers))
+    search.free.assume(found.workers, podset.requests)
+    return to_assignment(tree, Counter(remaining) + Counter(found.workers))
 
 
 def _required_domain(

@@ -1,0 +1,387 @@
+"""Kueue's own load for its scheduler on a real API server, beside the same writes undecided.
+
+5 cohorts of 6 ClusterQueues, 500 Workloads each, of three sizes and priorities. Workloads are
+created without jobs, as Kueue's runner does, and end when their run time is over; kube-scheduler,
+kube-controller-manager and KWOK are stopped. Then the assigner is stopped, too, and one process
+repeats its writes for each Workload as soon as that is created: what the API server and this
+machine give without any decision.
+
+Exit code 1: a Workload has not finished in time, a cohort used more than its quota, or the share of
+the bare rate fell below its floor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+
+from bench import floors
+from bench.figures import FOREIGN_SHARE
+from bench.processes import BENCH, cpu_seconds, machine_busy_seconds
+from bench.queues import objects
+from bench.queues.bare import READY, Order, Replay
+from bench.queues.kueue_load import (
+    COHORTS,
+    NODES_PER_RACK,
+    NOMINAL_CPU,
+    PUBLISHED,
+    QUEUES_PER_COHORT,
+    RACKS,
+    creation_s,
+    quota_s,
+    streams,
+)
+from bench.queues.objects import Queue
+from bench.queues.recorder import (
+    Record,
+    Round,
+    binding,
+    foreign_share,
+    own_cpu_s,
+    queue_use,
+    times_to_admission,
+)
+from bench.queues.runner import Runner
+from bench.world import create, leases_lost, make_nodes, playground, say, settle
+from rackgate.api import resources as kinds
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ServerError, TransportError
+from rackgate.wire.kueue import Admission
+from tests.support.playground import Playground
+
+OURS: Final = "rackgate"
+BARE: Final = "bare"
+ASSIGNER: Final = "assigner"
+SECTION: Final = "queues"
+COHORT_CPU: Final = NOMINAL_CPU * QUEUES_PER_COHORT
+# In this order: without nodes' heartbeats, the first would taint all nodes.
+STANDS_STILL: Final = ("kube-controller-manager", "kube-scheduler", "kwok")
+READY_LIMIT_S: Final = 120.0
+AIM_RATE: Final = 100.0
+AIM_RATIO: Final = 0.8
+# Of Kueue's mean time to admission.
+AIM_SHARE: Final = 0.5
+
+
+def ratio_name(*, topology: bool, scale: float) -> str:
+    """What the ratio is recorded under."""
+    return f"admissions/s, assigner / bare, {'racks' if topology else 'plain'}, scale {scale:g}"
+
+
+async def make_world(client: Client, queues: Sequence[Queue], *, topology: bool) -> None:
+    """Nodes, flavor and queues; returns when the nodes are ready."""
+    if topology:
+        await make_nodes(client, objects.nodes(RACKS * NODES_PER_RACK))
+    levels, flavor = objects.flavor_objects(topology=topology)
+    if levels is not None:
+        await create(client, kinds.TOPOLOGIES, levels)
+    await create(client, kinds.FLAVORS, flavor)
+    for queue in queues:
+        await create(client, kinds.CLUSTER_QUEUES, objects.cluster_queue_of(queue))
+        await create(client, kinds.NAMESPACES, objects.namespace_of(queue))
+        made = json.dumps(objects.local_queue_of(queue)).encode()
+        await client.create(kinds.LOCAL_QUEUES.path(queue.name), made)
+
+
+async def active(client: Client, count: int) -> None:
+    """Wait until the assigner says that all LocalQueues, and so their ClusterQueues, are active.
+
+    Raises:
+        TimeoutError: one stays inactive; carries its message.
+    """
+    inactive: list[str] = []
+    for _ in range(int(READY_LIMIT_S * 2)):
+        found = json.loads(await client.get(kinds.CLUSTER_QUEUES.path()))["items"]
+        shown = [
+            (one["status"], one["message"])
+            for item in found
+            for one in item.get("status", {}).get("conditions", [])
+            if one["type"] == "Active"
+        ]
+        inactive = [message for status, message in shown if status != "True"]
+        if len(shown) == count and not inactive:
+            return
+        await asyncio.sleep(0.5)
+    raise TimeoutError(f"not all ClusterQueues are active: {inactive[:1]}")
+
+
+async def sweep(client: Client, queues: Iterable[Queue]) -> None:
+    """Delete all Workloads; returns when none is left."""
+    for queue in queues:
+        path = kinds.WORKLOADS.path(queue.name)
+        while json.loads(await client.get(path, {"limit": "1"}))["items"]:
+            try:
+                await client.delete(path)
+            except (ServerError, TransportError):
+                await asyncio.sleep(1.0)  # many take longer than one request may
+
+
+def replays(records: Mapping[str, Record]) -> dict[str, Replay]:
+    """What to repeat for each Workload that was admitted."""
+    return {
+        key: Replay(
+            record.pending_writes,
+            record.evictions,
+            msgspec.json.decode(record.admission, type=Admission),
+        )
+        for key, record in records.items()
+        if record.admission
+    }
+
+
+@asynccontextmanager
+async def replaying(started: Playground, found: Mapping[str, Replay]) -> AsyncIterator[int]:
+    """A process that repeats writes; gives its id, and ends it."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "bench.queues.bare",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(msgspec.json.encode(Order(str(started.state), dict(found))))
+        child.stdin.write_eof()
+        async with asyncio.timeout(READY_LIMIT_S):
+            said = await child.stdout.readline()
+        if said.decode().strip() != READY:
+            raise RuntimeError("the bare process ended before it watched")
+        yield child.pid
+    finally:
+        if child.returncode is None:
+            child.terminate()
+        await child.wait()
+
+
+class Bench:
+    """Plays the load in turns on one control plane."""
+
+    def __init__(self, started: Playground, client: Client, arguments: argparse.Namespace) -> None:
+        self._started, self._client = started, client
+        self._limit_s: float = arguments.limit
+        self._queues = [Queue(index) for index in range(COHORTS * QUEUES_PER_COHORT)]
+        self._parts = streams(topology=arguments.topology, scale=arguments.scale)
+        self._topology: bool = arguments.topology
+        self.least_s = {"creating": creation_s(self._parts), "the quota": quota_s(self._parts)}
+
+    async def prepare(self) -> None:
+        """Make the world, play a small round, which is not counted."""
+        await make_world(self._client, self._queues, topology=self._topology)
+        for name in STANDS_STILL:
+            await self._run("stop", name)
+        await active(self._client, len(self._queues))
+        parts = streams(topology=self._topology, scale=0.0)
+        await Runner(self._client, self._queues, parts).play(self._limit_s)
+
+    async def ours(self) -> tuple[Round, dict[str, Replay]]:
+        """The load with the assigner; also what it wrote."""
+        await sweep(self._client, self._queues)
+        (pid,) = self._started.pids(ASSIGNER)
+        one, records = await self._play(OURS, {ASSIGNER: pid}, {})
+        return one, replays(records)
+
+    async def bare(self, found: Mapping[str, Replay]) -> Round:
+        """The load with the same writes from a process that does not decide."""
+        await sweep(self._client, self._queues)
+        await self._run("stop", ASSIGNER)
+        try:
+            async with replaying(self._started, found) as pid:
+                evictions = {key: replay.evictions for key, replay in found.items()}
+                one, _ = await self._play(BARE, {BARE: pid}, evictions)
+        finally:
+            await self._run("start", ASSIGNER)
+        return one
+
+    async def _run(self, *arguments: str) -> None:
+        await asyncio.to_thread(self._started.run, *arguments)
+
+    async def _play(
+        self, mode: str, pids: Mapping[str, int], evictions: Mapping[str, int]
+    ) -> tuple[Round, Mapping[str, Record]]:
+        components = self._started.components()
+        planes = {name: components[name]["pid"] for name in ("kube-apiserver", "etcd")}
+        watched = {**pids, **planes}
+        parts = self._parts
+        runner = Runner(self._client, self._queues, parts, evictions)
+        await settle(watched)
+        busy, before = machine_busy_seconds(), cpu_seconds(watched)
+        await runner.play(self._limit_s)
+        end = time.perf_counter()
+        after, busy = cpu_seconds(watched), machine_busy_seconds() - busy
+        records = runner.recorder.records
+        # All have ended when the last one was seen to end.
+        ends = [record.finished for record in records.values() if record.finished is not None]
+        total = len(self._queues) * sum(part.count for part in parts)
+        if len(ends) == total:
+            end = max(ends)
+        wall_s = end - runner.began
+        cpu_s = {name: after[name] - before[name] for name in after}
+        cpu_s["others"] = max(0.0, busy - sum(cpu_s.values()))
+        nominal = NOMINAL_CPU * len(self._queues)
+        found = Round(
+            mode=mode,
+            workloads=total,
+            finished=len(ends),
+            wall_s=wall_s,
+            use=queue_use(records.values(), nominal, wall_s, end),
+            ran=quota_s(parts) / wall_s,
+            peak=max(runner.recorder.peaks.values(), default=0.0) / COHORT_CPU,
+            evictions=sum(record.evictions for record in records.values()),
+            pending_writes=sum(record.pending_writes for record in records.values()),
+            to_admission_s=times_to_admission(records, objects.class_name),
+            cpu_s=cpu_s,
+        )
+        return found, records
+
+
+async def measure(arguments: argparse.Namespace, started: Playground) -> list[Round]:
+    """Both modes in turns."""
+    rounds: list[Round] = []
+    async with started.client() as client:
+        bench = Bench(started, client, arguments)
+        await bench.prepare()
+        for _ in range(arguments.rounds):
+            one, written = await bench.ours()
+            rounds.append(one)
+            say("\n".join(describe(one, bench.least_s)))
+            rounds.append(await bench.bare(written))
+            say("\n".join(describe(rounds[-1], bench.least_s)))
+    return rounds
+
+
+def describe(one: Round, least_s: Mapping[str, float]) -> list[str]:
+    """One round, as lines for people."""
+    cpu = ", ".join(f"{name} {spent:.1f}" for name, spent in one.cpu_s.items())
+    lines = [
+        f"{one.mode}: {one.finished:,} of {one.workloads:,} Workloads in {one.wall_s:.1f} s,"
+        f" {one.rate:.1f} admissions/s",
+        f"  queue use {one.use:.1%}, of it run times {one.ran:.1%}, {one.peak:.0%} of a cohort at"
+        f" most; {one.evictions} evictions,"
+        f" {one.pending_writes} writes of pending reasons",
+        f"  CPU seconds: {cpu} ({BENCH} creates, watches and ends the Workloads)",
+        f"  bound by {binding(one, cores=os.cpu_count() or 1, least_s=least_s)}",
+    ]
+    lines += [
+        f"  to admission, {name:18} mean {waits['mean']:7.2f} s  p50 {waits['p50']:7.2f} s"
+        f"  p99 {waits['p99']:7.2f} s"
+        for name, waits in one.to_admission_s.items()
+    ]
+    return lines
+
+
+def published_lines(*, topology: bool) -> list[str]:
+    """Kueue's figures for the whole load, as published."""
+    kueue = PUBLISHED[topology]
+    lines = [
+        f"Kueue, as published for 15,000 Workloads on another machine: {kueue.wall_s:.0f} s,"
+        f" {15_000 / kueue.wall_s:.0f} admissions/s, queue use {kueue.use:.1%}"
+    ]
+    waits = ", ".join(f"{name} {mean_s:.1f} s" for name, mean_s in kueue.to_admission_s.items())
+    return [*lines, f"  mean time to admission: {waits}"] if waits else lines
+
+
+def ratio(rounds: Sequence[Round]) -> float:
+    """Our rate against the bare one: the median over rounds."""
+    return statistics.median(ours.rate / bare.rate for ours, bare in _pairs(rounds))
+
+
+def work_ratio(rounds: Sequence[Round]) -> float:
+    """The bare CPU time against ours: the ratio of rates of a full machine, median over rounds.
+
+    Foreign work changes it far less than it changes the rates.
+    """
+    return statistics.median(own_cpu_s(bare) / own_cpu_s(ours) for ours, bare in _pairs(rounds))
+
+
+def _pairs(rounds: Sequence[Round]) -> Iterator[tuple[Round, Round]]:
+    """Our round and the bare one of each turn."""
+    ours = [one for one in rounds if one.mode == OURS]
+    return zip(ours, [one for one in rounds if one.mode == BARE], strict=True)
+
+
+def aims(rounds: Sequence[Round], *, topology: bool, scale: float) -> list[str]:
+    """How the aims fared; those against Kueue's figures need the whole load."""
+    kueue = PUBLISHED[topology]
+    ours = [one for one in rounds if one.mode == OURS]
+    rate, share = statistics.median(one.rate for one in ours), ratio(rounds)
+    met = rate >= AIM_RATE or share >= AIM_RATIO
+    lines = [
+        f"assigner / bare {share:.2f}, {rate:.0f} admissions/s:"
+        f" aim {AIM_RATE:.0f}/s or {AIM_RATIO} of bare {_met(met)}",
+        f"bare CPU / our CPU {work_ratio(rounds):.2f}",
+    ]
+    if scale < 1:
+        return lines
+    use = statistics.median(one.use for one in ours)
+    lines.append(f"queue use {use:.1%}: aim {kueue.use:.1%} {_met(use >= kueue.use)}")
+    for size, published_s in kueue.to_admission_s.items():
+        found = statistics.median(mean_to_admission(one, size) for one in ours)
+        aim = published_s * AIM_SHARE
+        lines.append(f"to admission, {size} {found:.1f} s: aim {aim:.1f} s {_met(found <= aim)}")
+    return lines
+
+
+def mean_to_admission(one: Round, size: str) -> float:
+    """Mean seconds to admission of the Workloads of a size; classes of one size are alike."""
+    found = one.to_admission_s
+    return statistics.fmean(
+        waits["mean"] for name, waits in found.items() if name.partition("-")[0] == size
+    )
+
+
+def _met(met: bool) -> str:
+    return "met" if met else "MISSED"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of this part."""
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the counts: 0.1")
+    parser.add_argument("--topology", action="store_true", help="with racks, on 640 nodes")
+    parser.add_argument("--rounds", type=int, default=1, help="of both modes in turns")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds a round may take")
+    floors.add_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """Measure and print; returns all figures, and whether everything holds."""
+    topology: bool = arguments.topology
+    gates = objects.TOPOLOGY_GATES if topology else ()
+    with playground((ASSIGNER,), gates=gates) as started:
+        rounds = asyncio.run(measure(arguments, started))
+        lost = leases_lost(started)
+    share = ratio(rounds)
+    lines = [
+        *published_lines(topology=topology),
+        *aims(rounds, topology=topology, scale=arguments.scale),
+    ]
+    foreign = max(map(foreign_share, rounds))
+    if foreign > FOREIGN_SHARE:
+        lines.append(f"other programs took up to {foreign:.0%} of the work: do not trust the rates")
+    if lost:
+        lines.append(f"the assigner lost its Lease {lost} times: it began again then")
+    found = {ratio_name(topology=topology, scale=arguments.scale): share}
+    said, kept = floors.judge(found, SECTION, arguments)
+    say("\n".join([*lines, *said]))
+    complete = all(one.finished == one.workloads for one in rounds)
+    within = all(one.peak <= 1 for one in rounds if one.mode == OURS)
+    if not within:
+        say("WRONG: a cohort used more than its quota")
+    figures = {
+        "rounds": [one.as_json() for one in rounds],
+        "assigner / bare": share,
+        "bare CPU / our CPU": work_ratio(rounds),
+    }
+    return figures, complete and within and kept

@@ -1,0 +1,199 @@
+"""`rackgate gang`: what the Workload of gangs says, without a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from rackgate_cli.errors import UsageError
+from rackgate_cli.verbs import add_verb
+
+if TYPE_CHECKING:
+    from rackgate_cli.verbs import Subparsers
+
+MAX_BYTES: Final = 16 << 20
+_NO_EFFECT: Final = (
+    "No service of this release acts on these objects. The verbs read files, no cluster."
+)
+_EXIT_CODES: Final = {0: "done", 2: "the command line, the file or an object is invalid"}
+
+Object = dict[str, Any]
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the verb `gang` with its own verbs."""
+    parser = add_verb(
+        subparsers,
+        "gang",
+        None,
+        summary="validate and explain Workloads of gangs",
+        description="A Workload of scheduling.rackgate.dev says which pods belong together: those "
+        "that start together or not at all, their ranks and their shapes. These verbs check such "
+        "objects and show what they mean.",
+        examples=(
+            "rackgate gang explain -f workload.yaml",
+            "rackgate gang expand -f workload.yaml --feature-gates WorkloadRevN=true",
+        ),
+        exit_codes=_EXIT_CODES,
+        note=_NO_EFFECT,
+    )
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    _add_verb(
+        verbs,
+        "expand",
+        _expand,
+        summary="print objects with all levels and all defaults",
+        description="Prints each Workload in canonical form: all four levels, counts as bounds, "
+        "templates as pod templates, every default value.",
+    )
+    _add_verb(
+        verbs,
+        "collapse",
+        _collapse,
+        summary="print objects in their shortest form",
+        description="Prints each Workload in the shortest form that says the same: without default "
+        "values, and without groups that carry nothing of their own.",
+    )
+    _add_verb(
+        verbs,
+        "explain",
+        _explain,
+        summary="say what objects ask for",
+        description="Says in plain text what each Workload asks for: its shape, gangs, counts, the "
+        "defaults that apply, and warnings.",
+    )
+
+
+def _add_verb(
+    verbs: Subparsers,
+    name: str,
+    show: Callable[[list[Object]], str],
+    *,
+    summary: str,
+    description: str,
+) -> None:
+    def run(arguments: argparse.Namespace) -> int:
+        # Read all objects before printing: if one is invalid, nothing is printed.
+        sys.stdout.write(show(_read_workloads(arguments)))
+        return 0
+
+    parser = add_verb(
+        verbs,
+        name,
+        run,
+        summary=summary,
+        description=description,
+        examples=(
+            f"rackgate gang {name} -f workload.yaml",
+            f"rackgate gang {name} -f - --feature-gates WorkloadRevN=true < workload.yaml",
+        ),
+        exit_codes=_EXIT_CODES,
+        note=_NO_EFFECT,
+    )
+    parser.add_argument(
+        "-f",
+        "--file",
+        metavar="FILE",
+        required=True,
+        help="YAML or JSON; objects of other kinds in it are ignored; - for standard input",
+    )
+    parser.add_argument(
+        "--feature-gates",
+        metavar="NAME=true,...",
+        type=_gates,
+        default={},
+        help="WorkloadRevN=true accepts fields of RevN (default: only those of Rev1)",
+    )
+
+
+def _gates(text: str) -> dict[str, bool]:
+    from rackgate.features import WORKLOAD_REV_N
+
+    found = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name != WORKLOAD_REV_N:
+            raise argparse.ArgumentTypeError(f'unknown gate "{name[:60]}": use {WORKLOAD_REV_N}')
+        if value not in ("true", "false"):
+            raise argparse.ArgumentTypeError(f'"{part[:60]}" is not NAME=true or NAME=false')
+        found[name] = value == "true"
+    return found
+
+
+def _read_workloads(arguments: argparse.Namespace) -> list[Object]:
+    """The Workloads of a file, all valid, with Off as text.
+
+    Raises:
+        UsageError: the file cannot be read, has none, or one is invalid.
+    """
+    from rackgate.api.resources import GANG_WORKLOADS as KIND
+    from rackgate.features import Features
+    from rackgate.gang.expand import quote_off
+    from rackgate.gang.validation import errors_of
+    from rackgate_cli.plain_yaml import read_plain_yaml
+    from rackgate_cli.tables import clean
+
+    found = [
+        document
+        for document in _flat(read_plain_yaml(arguments.file, MAX_BYTES))
+        if (document.get("apiVersion"), document.get("kind")) == (KIND.api_version, KIND.kind)
+    ]
+    if not found:
+        raise UsageError(f'"{arguments.file}" contains no {KIND.kind} of {KIND.api_version}')
+    if any(quote_off(document.get("spec")) != document.get("spec") for document in found):
+        text = "put Off in quotes: YAML reads it as false, and the API server rejects that"
+        print(f"rackgate: {text}", file=sys.stderr)
+    rev_n = Features.of(arguments.feature_gates).workload_rev_n
+    lines = []
+    for document in found:
+        document["spec"] = quote_off(document.get("spec"))
+        errors = errors_of(document["spec"], rev_n=rev_n)
+        # Character by character, because `clean` truncates text to a table cell.
+        lines += ["".join(map(clean, f"{_name(document)}: {error}")) for error in errors]
+    if lines:
+        raise UsageError("\n  ".join([f'"{arguments.file}" is invalid:', *lines]))
+    return found
+
+
+def _flat(documents: list[Any]) -> Iterator[Object]:
+    """The objects, and those in lists as kubectl prints them."""
+    for document in documents:
+        if isinstance(document, dict):
+            items = document.get("items")
+            yield from _flat(items) if isinstance(items, list) else (document,)
+
+
+def _name(document: Object) -> str:
+    metadata = document.get("metadata")
+    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+
+
+def _expand(documents: list[Object]) -> str:
+    from rackgate.gang.expand import expand
+
+    return _yaml([{**one, "spec": expand(one["spec"])} for one in documents])
+
+
+def _collapse(documents: list[Object]) -> str:
+    from rackgate.gang.collapse import collapse
+
+    return _yaml([{**one, "spec": collapse(one["spec"])} for one in documents])
+
+
+def _explain(documents: list[Object]) -> str:
+    from rackgate.gang.describe import describe
+    from rackgate_cli.tables import clean
+
+    blocks = [
+        "".join("".join(map(clean, line)) + "\n" for line in describe(_name(one), one["spec"]))
+        for one in documents
+    ]
+    return "\n".join(blocks)
+
+
+def _yaml(documents: list[Object]) -> str:
+    from rackgate_cli.plain_yaml import dump_documents
+
+    return dump_documents(documents)

@@ -1,0 +1,1 @@
+"""`rackgate kueue-config`: the configuration of Kueue as settings of Rackgate."""

@@ -1,0 +1,118 @@
+"""What goes wrong for some Workloads and must not hold up others, or hold up these for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from rackgate.api import resources as kinds
+from rackgate.api.timestamps import rfc3339
+from rackgate.runtime import clock
+from tests.support import objects
+from tests.support.apiserver import Object
+from tests.support.apiserver_faults import Fault
+from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish, settings
+from tests.wire.test_assigner_recovery import Losing
+
+FAILING = 40  # more than are written at the same time
+A_YEAR_S = 365 * 86400.0
+
+
+@pytest.fixture
+def wall_clock() -> Iterator[None]:
+    yield
+    clock.shift(0)
+
+
+@pytest.mark.requirement("OPS-07")
+async def test_writes_that_a_webhook_fails_hold_up_no_other_admission() -> None:
+    """Their outcome is not known, so they are repeated for as long as the webhook fails."""
+    async with World() as world:
+        furnish(world)
+        failing = Fault.status(
+            500, "InternalError", "failed calling webhook", method="PATCH", path="/job-failing"
+        )
+        failing.times = 10**6
+        world.faults.append(failing)
+        async with assigner(world):
+            for number in range(FAILING):
+                world.submit(f"failing-{number}", 1, queue="plain", cpu="1")
+            await eventually(lambda: len(_written(world)) >= 32)
+            world.submit("train", 1, queue="plain", cpu="1")
+            await eventually(world.started("train"))
+            await eventually(lambda: len(_written(world)) == FAILING)
+            # What was not rejected may have been written: its quota stays assumed.
+            world.submit("large", 64 - FAILING, queue="plain", cpu="1")
+            await eventually(world.shows("large", "QuotaReserved", "False"))
+            await eventually(lambda: world.events("WorkloadUpdateRefused"))
+            failing.times = 0
+            for number in range(FAILING):
+                await eventually(world.started(f"failing-{number}"))
+        assert not world.runs("large")
+        assert world.broken_rules == []
+
+
+def _written(world: World) -> set[str]:
+    """Paths of Workloads that were to be admitted, without success."""
+    paths = (r.path for r in world.requests if r.method == "PATCH")
+    return {path for path in paths if "/job-failing" in path}
+
+
+async def test_events_about_old_objects_leave_room_for_those_about_decisions() -> None:
+    """There are more of them than the queue of Events holds."""
+    async with World() as world:
+        furnish(world)
+        for number in range(1100):
+            local = objects.local_queue(f"weighted-{number}", "plain")
+            local["metadata"]["namespace"] = NAMESPACE
+            local["spec"]["fairSharing"] = {"weight": "2"}  # without admission fair sharing
+            world.put(kinds.LOCAL_QUEUES, local)
+        async with assigner(world):
+            await eventually(lambda: world.events("UnsupportedField"))
+            world.submit("train", queue="plain")
+            await eventually(lambda: world.events("Admitted"))
+        assert len(world.events("UnsupportedField")) < 500
+
+
+@pytest.mark.usefixtures("wall_clock")
+@pytest.mark.requirement("TAS-32")
+async def test_a_backoff_that_a_fast_clock_wrote_ends_in_its_time() -> None:
+    """The clock of the machine was a year ahead when the Workload was evicted, then it was set."""
+    rules = {"timeout": 3600, "requeuingStrategy": {"backoffBaseSeconds": 2}}
+    configured = settings(waitForPodsReady=rules)
+    async with Losing() as world:
+        furnish(world)
+        async with assigner(world, configured=configured):
+            world.submit("slow")
+            await eventually(world.started("slow"))
+        world.change(kinds.WORKLOADS, world.workload("slow")["metadata"]["name"], _admit_long_ago)
+        clock.shift(A_YEAR_S)
+        stopped = settings(
+            waitForPodsReady={
+                **rules,
+                "requeuingStrategy": {"backoffBaseSeconds": 3600, "backoffMaxSeconds": 3600},
+            }
+        )
+        async with assigner(world, configured=stopped):
+            await eventually(world.shows("slow", "QuotaReserved", "False", "PendingEvaluation"))
+        clock.shift(0)
+        world.change(kinds.WORKLOADS, world.workload("slow")["metadata"]["name"], _shorten)
+        async with assigner(world, configured=configured):
+            await eventually(world.started("slow"))
+
+
+def _admit_long_ago(own: Object) -> None:
+    for condition in own["status"]["conditions"]:
+        if condition["type"] == "Admitted":
+            condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+
+
+def _shorten(own: Object) -> None:
+    """Its backoff takes 2 s, not an hour: the test need not wait that long."""
+    evicted_at = clock.now() + timedelta(seconds=A_YEAR_S)
+    own["status"]["requeueState"]["requeueAt"] = rfc3339(evicted_at + timedelta(seconds=2))
+    for condition in own["status"]["conditions"]:
+        if condition["type"] == "Evicted":
+            condition["lastTransitionTime"] = rfc3339(evicted_at)
