@@ -29,8 +29,9 @@ _BLOCK: Final = re.compile(
 _FILE: Final = re.compile(r"# FILE: (?P<name>[\w./-]+)\n")
 # What only reads may be asked again until it shows what the page says.
 _READS: Final = re.compile(
-    r"(kubectl (get|describe|events|version|kustomize)|rackgate (explain|invariants|status|place)"
-    r"|rackgate (queues|workloads|preflight|osmo (keys|render|explain|check)))\b"
+    r"((rackgate )?kubectl (get|describe|events|version|kustomize)"
+    r"|rackgate (explain|invariants|status|place|queues|workloads|preflight)"
+    r"|rackgate osmo (keys|render|explain|check))\b"
 )
 WAIT_S: Final = 90.0
 # Pages whose commands another test runs.

@@ -11,7 +11,8 @@ RACK_LABEL: Final = "cloud.provider.com/topology-rack"
 NODE_GROUP_LABEL: Final = "cloud.provider.com/node-group"
 NODE_GROUP: Final = "tas"
 NODES_PER_RACK: Final = 8
-QUEUE: Final = "default"
+QUEUE: Final = "default"  # both queues have this name
+QUEUE_NAMESPACE: Final = "default"  # of the LocalQueue
 RACKS_PER_BLOCK: Final = 4
 PER_NODE: Final = {"cpu": 8, "memory": 32, "nvidia.com/gpu": 8}
 _PODS_PER_NODE: Final = "110"
@@ -88,7 +89,7 @@ def queue_documents(nodes: int) -> list[Document]:
                 "resourceGroups": [{"coveredResources": list(quota), "flavors": [flavor]}],
             },
         ),
-        _own("LocalQueue", "default", {"clusterQueue": QUEUE}, namespace="default"),
+        _own("LocalQueue", QUEUE, {"clusterQueue": QUEUE}, namespace=QUEUE_NAMESPACE),
     ]
 
 

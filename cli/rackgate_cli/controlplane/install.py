@@ -37,7 +37,13 @@ from rackgate.kube.errors import (
 from rackgate_cli.controlplane import operators, ports
 from rackgate_cli.controlplane.binaries.versions import KINDS
 from rackgate_cli.controlplane.cluster import Cluster
-from rackgate_cli.controlplane.defaults import QUEUE, Document, node_documents, queue_documents
+from rackgate_cli.controlplane.defaults import (
+    QUEUE,
+    QUEUE_NAMESPACE,
+    Document,
+    node_documents,
+    queue_documents,
+)
 from rackgate_cli.controlplane.files import write_private
 from rackgate_cli.controlplane.services import shared_port, token_file
 from rackgate_cli.controlplane.state import Playground, StateFolder
@@ -354,16 +360,23 @@ async def nodes_ready(client: Client, wanted: Iterable[str]) -> None:
     await until("all simulated nodes are ready", ready)
 
 
-async def queue_active(client: Client, name: str) -> None:
-    """Wait until a ClusterQueue is active, with its flavors and Topologies."""
+async def queues_active(client: Client) -> None:
+    """Wait until the playground's ClusterQueue and LocalQueue are active.
+
+    What its user stopped stays stopped. A stopped ClusterQueue also stops its LocalQueues.
+    """
+    paths = kinds.CLUSTER_QUEUES.path(None, QUEUE), kinds.LOCAL_QUEUES.path(QUEUE_NAMESPACE, QUEUE)
 
     async def active() -> bool:
-        queue = json.loads(await client.get(kinds.CLUSTER_QUEUES.path(None, name)))
-        # A queue that the user stopped stays stopped.
-        stopped = queue.get("spec", {}).get("stopPolicy", "None") != "None"
-        return stopped or _has(queue, "Active")
+        for path in paths:
+            queue = json.loads(await client.get(path))
+            if queue.get("spec", {}).get("stopPolicy", "None") != "None":
+                return True
+            if not _has(queue, "Active"):
+                return False
+        return True
 
-    await until(f"ClusterQueue {name} is active", active)
+    await until(f"the queue {QUEUE} is active", active)
 
 
 async def webhook_answers(client: Client) -> None:
@@ -524,7 +537,7 @@ async def _fill(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None
             await apply_all(client, queue_documents(nodes))
             await nodes_ready(client, [node["metadata"]["name"] for node in node_documents(nodes)])
             if "assigner" in services:
-                await queue_active(client, QUEUE)
+                await queues_active(client)
 
 
 @contextlib.asynccontextmanager

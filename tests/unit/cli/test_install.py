@@ -157,20 +157,22 @@ def queue(status: str, **spec: str) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("OPS-10")
-async def test_a_queue_is_waited_for_until_it_is_active() -> None:
-    """Else the first line of the demo is that it is not."""
-    server = Server(get=[queue(""), queue("False"), busy(), queue("True")])
-    await install.queue_active(server.client, "default")
-    assert server.audited_requests == ["get"] * 4
+async def test_both_queues_are_waited_for_until_they_are_active() -> None:
+    """Else the first line of the demo is that they are not."""
+    cluster_queue, local_queue = queue("True"), queue("True")
+    pending = [queue(""), queue("False"), busy(), cluster_queue, queue("")]
+    server = Server(get=[*pending, cluster_queue, local_queue])
+    await install.queues_active(server.client)
+    assert server.audited_requests == ["get"] * 7
 
 
 async def test_a_queue_that_its_user_stopped_holds_no_one_up() -> None:
     server = Server(get=[queue("False", stopPolicy="Hold")])
-    await install.queue_active(server.client, "default")
-    assert server.audited_requests == ["get"]
+    await install.queues_active(server.client)
+    assert server.audited_requests == ["get"], "its LocalQueues are stopped, too"
 
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_queue_that_never_gets_active_is_reported() -> None:
-    with pytest.raises(CommandError, match="ClusterQueue default is active: not within"):
-        await install.queue_active(Server(queue("False")).client, "default")
+    with pytest.raises(CommandError, match="the queue default is active: not within"):
+        await install.queues_active(Server(queue("False")).client)
