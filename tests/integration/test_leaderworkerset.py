@@ -15,7 +15,7 @@ from rackgate.api.resources import Resource
 from rackgate.kube.errors import ForbiddenError
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import leaderworkerset
-from tests.support.composite_views import bound_pods, gone, racks_of, state
+from tests.support.composite_views import gone, live_pods, racks_of, state
 from tests.support.objects import BLOCK, Object
 from tests.support.playground import Playground
 
@@ -40,8 +40,14 @@ async def running(cluster: Cluster, name: str, groups: int, size: int) -> dict[s
         return counts == [groups] * 3 and ready.items() <= conditions.items()
 
     await state(cluster, LEADER_WORKER_SETS, name, f"has {groups} ready groups", available)
-    pods = await bound_pods(cluster, f"{PREFIX}/name={name}", groups * size)
-    assert {pod["status"]["phase"] for pod in pods} == {"Running"}
+
+    # The status may still be that of pods which were replaced since.
+    async def all_run() -> list[Object]:
+        pods = await live_pods(cluster, f"{PREFIX}/name={name}")
+        run = [pod for pod in pods if pod["status"]["phase"] == "Running"]
+        return run if len(run) == len(pods) == groups * size else []
+
+    pods = await until(f"{groups * size} pods of {name} run", all_run)
     found: dict[str, list[Object]] = {}
     for pod in sorted(pods, key=lambda pod: int(pod["metadata"]["labels"][WORKER_INDEX])):
         found.setdefault(pod["metadata"]["labels"][GROUP_INDEX], []).append(pod)
