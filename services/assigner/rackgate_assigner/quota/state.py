@@ -4,6 +4,10 @@
 admitted, or is gone. `release` and `restore`, and `charge`, are for what a decision tries: they
 change usage alone, and whoever calls them takes the change back.
 
+Most of what is tried only reads quota, and much of it is taken back before anything reads domains.
+So a charge is noted, and one that takes back another cancels it; what is left is charged when the
+topologies are read.
+
 Invariant: after each decision, usage is that of the Workloads in `running`.
 """
 
@@ -60,11 +64,23 @@ class QuotaState:
         timing: Timing = no_timing,
     ) -> None:
         self.tree, self.queues, self.flavors = tree, queues, flavors
-        self.topologies, self._checks = topologies, checks or {}
+        self._topologies, self._checks = topologies, checks or {}
+        # Charges that are noted only, with how often, by their identity.
+        self._noted: dict[int, tuple[Charge, int]] = {}
         self.fair_sharing, self.features, self.timing = fair_sharing, features, timing
         self.always_asks_empty = always_asks_empty
         self.local_queue_usage = local_queue_usage
         self.running = RunningWorkloads() if running is None else running
+
+    @property
+    def topologies(self) -> FlavorTopologies:
+        """The trees, with all charges; read them again after another charge."""
+        if self._noted:
+            noted, self._noted = self._noted, {}
+            for charge, times in noted.values():
+                for _ in range(abs(times)):
+                    self._topologies.charge(charge, 1 if times > 0 else -1)
+        return self._topologies
 
     def node_of(self, workload: RunningWorkload) -> QuotaNode:
         """The ClusterQueue of a Workload that holds quota."""
@@ -110,8 +126,13 @@ class QuotaState:
 
     def charge(self, charges: Iterable[Charge], sign: int) -> None:
         """Use (1) or release (-1) room of topologies."""
+        noted = self._noted
         for charge in charges:
-            self.topologies.charge(charge, sign)
+            _, before = noted.get(id(charge), (charge, 0))
+            if before + sign:
+                noted[id(charge)] = charge, before + sign
+            else:
+                del noted[id(charge)]
 
     @contextmanager
     def released(self, workloads: Iterable[RunningWorkload]) -> Iterator[None]:

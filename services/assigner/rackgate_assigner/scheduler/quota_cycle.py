@@ -19,11 +19,11 @@ Source: conformance/quota, sections 5, 13, 14 and 15; `scheduler.go` of Kueue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import Final
 
 from rackgate.api.names import PendingReason
@@ -152,19 +152,19 @@ def run_cycle(
     return results
 
 
-class _Room:
+class _Room(Enum):
     """Whether a head still fits, without the targets."""
 
-    def __init__(self, quota: bool, domains: bool) -> None:
-        self.complete = quota and domains
-        self.only_domains_missing = quota and not domains
+    COMPLETE = auto()
+    ONLY_DOMAINS_MISSING = auto()
+    QUOTA_MISSING = auto()
 
 
 class _Cycle:
     """The effects of the heads processed so far.
 
     The quota of targets stays in use. Their domains are free, as they are for the room of all
-    heads that follow; `_with_targets` has them in use again.
+    heads that follow; `_with_domains_of` has them in use again.
     """
 
     def __init__(self, state: QuotaState) -> None:
@@ -195,7 +195,7 @@ class _Cycle:
             return self._without_targets(head, nomination, queue)
         room = self._room(head, nomination)
         overlapping = self._overlaps(nomination)
-        if overlapping or (room.only_domains_missing and self._has_changed_domains):
+        if overlapping or (room is _Room.ONLY_DOMAINS_MISSING and self._has_changed_domains):
             nomination = self._nominate_again(head, nomination, overlapping)
             nomination.after_others = True
             if nomination.mode is FlavorAssignmentMode.NO_FIT:
@@ -210,7 +210,7 @@ class _Cycle:
             return HeadRequeue(head, reason, DEFERRED, RequeueReason.PENDING_PREEMPTION, False)
         if self._overlaps(nomination):
             return self._failed(head, OVERLAPPING)
-        if not room.complete:
+        if room is not _Room.COMPLETE:
             return self._failed(head, NO_LONGER_FITS)
         return self._admit_or_preempt(head, nomination, queue)
 
@@ -239,10 +239,12 @@ class _Cycle:
         for at, usage in freed.items():
             at.remove(usage)
         with self._state.released(new):
-            room = _Room(
-                self._state.has_room(node, nomination.usage),
-                self._state.domains_have_room(nomination.charges),
-            )
+            if not self._state.has_room(node, nomination.usage):
+                room = _Room.QUOTA_MISSING
+            elif self._state.domains_have_room(nomination.charges):
+                room = _Room.COMPLETE
+            else:
+                room = _Room.ONLY_DOMAINS_MISSING
         for at, usage in freed.items():
             at.add(usage)
         return room
@@ -251,15 +253,18 @@ class _Cycle:
         self, head: PendingWorkload, nomination: Nomination, overlapping: bool
     ) -> Nomination:
         """A nomination in the same flavors, as others took its targets or its nodes."""
-        with self._with_targets():
-            if not overlapping:
+        targets = list(self._preempted.values())
+        if not overlapping:
+            with self._with_domains_of(targets):
                 return nominate_head(self._state, head, only=nomination)
-            with self._state.without(self._preempted.values()):
-                return nominate_head(self._state, head, only=nomination)
+        # Quota of other trees makes no difference, and the domains of all targets are free.
+        root = self._state.tree.queues[head.cluster_queue].root
+        own = [workload for workload in targets if self._state.node_of(workload).root is root]
+        with self._with_domains_of(own), self._state.without(own):
+            return nominate_head(self._state, head, only=nomination)
 
     @contextmanager
-    def _with_targets(self) -> Iterator[None]:
-        targets = list(self._preempted.values())
+    def _with_domains_of(self, targets: Sequence[RunningWorkload]) -> Iterator[None]:
         for workload in targets:
             self._state.charge(workload.charges, 1)
         try:

@@ -36,6 +36,8 @@ SUM_LIMIT: Final = 2**62
 PENDING_LIMIT: Final = 32
 # Cached values of one capacity; each is a few arrays over the leaves.
 CACHE_SIZE: Final = 8
+# So many leaves are charged faster one by one than together.
+FEW_LEAVES: Final = 5
 # Leaves charged since; a value that lags further behind is dropped.
 CHANGES_LIMIT: Final = 8_192
 
@@ -115,9 +117,14 @@ class Capacity:
         """`charge` for many leaves at once; a leaf may occur more than once."""
         if not leaves:
             return
-        columns = [self._amounts(requests, count) for count in sorted(set(counts))]
-        order = {count: i for i, count in enumerate(sorted(set(counts)))}
-        amounts = np.stack(columns, axis=1)[:, [order[count] for count in counts]]
+        by_count = {count: self._amounts(requests, count) for count in set(counts)}
+        if len(leaves) <= FEW_LEAVES:
+            free, usage = self._writable(leaves)
+            for leaf, count in zip(leaves, counts, strict=True):
+                free[:, leaf] -= by_count[count]
+                usage[:, leaf] += by_count[count]
+            return
+        amounts = np.stack([by_count[count] for count in counts], axis=1)
         where = np.array(leaves, dtype=np.int64)
         free, usage = self._writable(leaves)
         np.subtract.at(free.T, where, amounts.T)

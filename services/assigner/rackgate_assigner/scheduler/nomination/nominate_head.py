@@ -118,8 +118,11 @@ def _find_targets(
     def passes() -> bool:
         return not isinstance(find_assignments(state, requests), NoFit)
 
+    monotone = _is_monotone(requests)
     domains = domain_needs(state, requests) if state.features.smallest_disruption else None
-    test = PlacementTest(passes, _is_monotone(requests), domains)
+    if monotone and domains is None and nomination.mode_by_topology is None and passes():
+        return found  # the pods fit already, so they fit whatever ends: only quota is short
+    test = PlacementTest(passes, monotone, domains)
     return find_targets(state, replace(preemptor, placement=test))
 
 
