@@ -1,8 +1,8 @@
 """The state that scheduling decides from: quota tree, Workloads that hold quota, and topologies.
 
-`QuotaState` is changed in two ways. `add` and `remove` are for what happened: a Workload was
-admitted, or is gone. `release` and `restore`, and `charge`, are for what a decision tries: they
-change usage alone, and whoever calls them takes the change back.
+`QuotaState` is changed in two ways. `add`, `remove` and `replace` are for what happened: a Workload
+was admitted, is gone, or is being evicted. `release` and `restore`, `without`, and `charge` are for
+what a decision tries: whoever calls them takes the change back. `version` counts what happened.
 
 Most of what is tried only reads quota, and much of it is taken back before anything reads domains.
 So a charge is noted, and one that takes back another cancels it; what is left is charged when the
@@ -71,6 +71,8 @@ class QuotaState:
         self.always_asks_empty = always_asks_empty
         self.local_queue_usage = local_queue_usage
         self.running = RunningWorkloads() if running is None else running
+        self._quota_changes: dict[QuotaNode, int] = {}
+        self._domain_changes = 0
 
     @property
     def topologies(self) -> FlavorTopologies:
@@ -98,10 +100,8 @@ class QuotaState:
             KeyError: its ClusterQueue does not exist.
             ValueError: it held quota before.
         """
-        node = self.node_of(workload)
-        self.running.add(workload)
-        node.add(workload.usage)
-        self.charge(workload.charges, 1)
+        self._add(workload)
+        self.note_change(workload.cluster_queue, domains=bool(workload.charges))
 
     def remove(self, key: str) -> RunningWorkload:
         """A Workload holds quota no longer.
@@ -109,6 +109,37 @@ class QuotaState:
         Raises:
             KeyError: it did not.
         """
+        workload = self._remove(key)
+        self.note_change(workload.cluster_queue, domains=bool(workload.charges))
+        return workload
+
+    def replace(self, workload: RunningWorkload) -> None:
+        """A Workload holds the same as before, but is being evicted now, or no longer.
+
+        Raises:
+            KeyError: it holds nothing.
+        """
+        self.running.remove(workload.key)
+        self.running.add(workload)
+        self.note_change(workload.cluster_queue, domains=False)
+
+    def note_change(self, queue: str, *, domains: bool) -> None:
+        """What a ClusterQueue uses has changed, and with `domains` also what is free of domains."""
+        root = self.tree.queues[queue].root
+        self._quota_changes[root] = self._quota_changes.get(root, 0) + 1
+        self._domain_changes += domains
+
+    def version(self, queue: str) -> tuple[int, int]:
+        """The same as long as nothing has happened that a decision for a ClusterQueue reads."""
+        return self._quota_changes.get(self.tree.queues[queue].root, 0), self._domain_changes
+
+    def _add(self, workload: RunningWorkload) -> None:
+        node = self.node_of(workload)
+        self.running.add(workload)
+        node.add(workload.usage)
+        self.charge(workload.charges, 1)
+
+    def _remove(self, key: str) -> RunningWorkload:
         workload = self.running.remove(key)
         self.node_of(workload).remove(workload.usage)
         self.charge(workload.charges, -1)
@@ -149,12 +180,12 @@ class QuotaState:
     @contextmanager
     def without(self, workloads: Iterable[RunningWorkload]) -> Iterator[None]:
         """As if these Workloads were gone."""
-        gone = [self.remove(workload.key) for workload in workloads]
+        gone = [self._remove(workload.key) for workload in workloads]
         try:
             yield
         finally:
             for workload in reversed(gone):
-                self.add(workload)
+                self._add(workload)
 
     def has_room(self, node: QuotaNode, usage: Quota) -> bool:
         """Whether quota is available for a usage of a ClusterQueue."""

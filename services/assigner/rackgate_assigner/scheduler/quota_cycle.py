@@ -1,7 +1,8 @@
 """One scheduling cycle over the heads of all ClusterQueues.
 
 1. Each head is nominated on the same state (`nominate_head`), unless it is still short of the quota
-   that an earlier head of its shape was short of (`shortage`).
+   that an earlier head of its shape was short of (`shortage`), or nothing has happened since its
+   last nomination (`kept_nominations`).
 2. Heads are processed one after another in the order of `head_order`, with the effects of those
    before: what they admit, what they preempt, and what they hold.
 3. A head that fits is admitted; one with targets preempts them, and holds its quota and domains;
@@ -33,6 +34,7 @@ from rackgate_assigner.quota.running import RunningWorkload
 from rackgate_assigner.quota.state import QuotaState
 from rackgate_assigner.quota.tree import QuotaNode
 from rackgate_assigner.scheduler.head_order import NominatedHead, in_order
+from rackgate_assigner.scheduler.nomination.kept_nominations import KeptNominations
 from rackgate_assigner.scheduler.nomination.nominate_head import assign_room, nominate_head
 from rackgate_assigner.scheduler.nomination.nomination import (
     FlavorAssignmentMode,
@@ -110,6 +112,7 @@ def run_cycle(
     namespaces: Mapping[str, Mapping[str, str]],
     first: AbstractSet[str] = frozenset(),
     known: Mapping[str, HeadRequeue] = _NONE,
+    kept: KeptNominations | None = None,
 ) -> list[HeadResult]:
     """Decide about the heads.
 
@@ -119,6 +122,7 @@ def run_cycle(
         namespaces: name to labels.
         first: keys of heads that are processed before all others.
         known: by head, an earlier result of one of its shape, with a shortage.
+        kept: nominations of earlier cycles on this state; those of this cycle are added.
 
     Returns:
         One result for each head, in the order in which they were processed.
@@ -135,7 +139,7 @@ def run_cycle(
         elif before and before.shortage and is_still_short(state, head, before.shortage):
             short.append((replace(before, head=head), before.shortage))
         else:
-            nominated.append(NominatedHead(head, nominate_head(state, head)))
+            nominated.append(NominatedHead(head, _nominate(state, head, kept)))
     frees = any(found.nomination.targets for found in nominated)
     in_tournaments = state.fair_sharing is not None
     is_alone = not nominated
@@ -143,13 +147,25 @@ def run_cycle(
         if is_alone or not (frees or in_tournaments or shortage.keeps_room):
             results.append(result)
         else:  # it keeps room from others, changes their order, or they free what it waits for
-            nominated.append(NominatedHead(result.head, nominate_head(state, result.head)))
+            nominated.append(NominatedHead(result.head, _nominate(state, result.head, kept)))
     cycle = _Cycle(state)
     try:
         results += [cycle.process(found) for found in in_order(state, nominated, first)]
     finally:
         cycle.undo()
     return results
+
+
+def _nominate(
+    state: QuotaState, head: PendingWorkload, kept: KeptNominations | None
+) -> Nomination:
+    if kept is None:
+        return nominate_head(state, head)
+    found = kept.get(state, head)
+    if found is None:
+        found = nominate_head(state, head)
+        kept.put(state, head, found)
+    return found
 
 
 class _Room(Enum):

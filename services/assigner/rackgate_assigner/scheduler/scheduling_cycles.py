@@ -48,6 +48,7 @@ from rackgate_assigner.scheduler.backfill import (
 )
 from rackgate_assigner.scheduler.eligibility import Eligible
 from rackgate_assigner.scheduler.local_queue_order import STICKY, pending_ranks
+from rackgate_assigner.scheduler.nomination.kept_nominations import KeptNominations
 from rackgate_assigner.scheduler.nomination.nominate_head import nominate_head
 from rackgate_assigner.scheduler.nomination.nominate_slice import could_ever_fit, nominate_slice
 from rackgate_assigner.scheduler.nomination.nomination import (
@@ -196,6 +197,7 @@ class SchedulingCycles:
         self._blocking: dict[str, Eligible] = {}
         self._denied: dict[str, list[str]] = {}
         self._decisions: list[Decision] = []
+        self._kept = KeptNominations()
 
     def plan(self, pending: PendingQueues, budget: int) -> list[Decision]:
         """Decide about the Workloads that are due.
@@ -272,7 +274,9 @@ class SchedulingCycles:
         pending = [self._pending(eligible) for eligible in heads.values()]
         first = self._preemptors_among(heads, holders)
         try:
-            results = run_cycle(self._state, pending, self._snapshot.namespaces, first, known)
+            results = run_cycle(
+                self._state, pending, self._snapshot.namespaces, first, known, self._kept
+            )
         except Exception:  # noqa: BLE001 - each head alone shows whose error it is
             results = []
             for eligible in heads.values():
@@ -451,8 +455,9 @@ class SchedulingCycles:
         """
         if not result.rejected or result.targets or len(eligible.queue.flavors) == 1:
             return False
-        known = self._rejected.setdefault(eligible.info.key, {})
-        known.update({(found.podset, found.flavor): found for found in result.rejected})
+        key = eligible.info.key
+        new = {(found.podset, found.flavor): found for found in result.rejected}
+        self._rejected[key] = {**self._rejected.get(key, {}), **new}
         return True
 
     def _put_aside(
@@ -611,17 +616,10 @@ class SchedulingCycles:
     def _mark_evicted(self, key: str) -> None:
         """A Workload is being evicted: it still uses its quota, and is preempted first."""
         self._preempted.add(key)
-        running = self._state.running
-        if key not in running:
-            return
-        before = running.remove(key)
-        running.add(replace(before, evicted=True))
-
-        def undo() -> None:
-            running.remove(key)
-            running.add(before)
-
-        self._undo.callback(undo)
+        before = self._state.running.get(key)
+        if before is not None:
+            self._state.replace(replace(before, evicted=True))
+            self._undo.callback(self._state.replace, before)
 
     def _decide_slice(self, eligible: Eligible, line: Line) -> bool:
         """Decide about the slice at the head of a queue; whether the next one is the head now."""
@@ -672,7 +670,9 @@ class SchedulingCycles:
         node = self._state.tree.queues[eligible.queue.name]
         node.add(added)
         self._undo.callback(node.remove, added)
-        self._state.charge(topology_charges(info, assignment), 1)
+        charges = topology_charges(info, assignment)
+        self._state.charge(charges, 1)
+        self._state.note_change(eligible.queue.name, domains=bool(charges))
         for part in assignment.podsets:
             if part.topology is not None:
                 family.assignments.setdefault(part.name, []).append(part.topology)
