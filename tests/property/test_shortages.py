@@ -85,6 +85,7 @@ class Comparing:
         namespaces: Mapping[str, Mapping[str, str]],
         first: AbstractSet[str] = frozenset(),
         known: Mapping[str, HeadRequeue] = {},
+        *,
         kept: KeptNominations | None = None,
     ) -> list[HeadResult]:
         heads = list(heads)
@@ -93,7 +94,7 @@ class Comparing:
         with patch.object(quota_cycle, "nominate_head", self._nominate):
             found = run_cycle(state, heads, namespaces, first, known)
             nominated, self.nominated = self.nominated, 0
-            with_kept = run_cycle(state, heads, namespaces, first, known, kept)
+            with_kept = run_cycle(state, heads, namespaces, first, known, kept=kept)
         assert by_key(found) == by_key(anew) == by_key(with_kept)
         self.used_again += max(0, len(heads) - nominated)
         self.kept += nominated - self.nominated

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rackgate.api.names import PreemptedReason
 from rackgate_assigner.preemption.smallest_disruption import smallest_disruption
@@ -33,8 +34,7 @@ from rackgate_assigner.quota.state import QuotaState
 from rackgate_assigner.quota.tree import QuotaNode
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """A Workload that may be preempted.
 
     Attributes:

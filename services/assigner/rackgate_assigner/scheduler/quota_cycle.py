@@ -112,6 +112,7 @@ def run_cycle(
     namespaces: Mapping[str, Mapping[str, str]],
     first: AbstractSet[str] = frozenset(),
     known: Mapping[str, HeadRequeue] = _NONE,
+    *,
     kept: KeptNominations | None = None,
 ) -> list[HeadResult]:
     """Decide about the heads.
@@ -156,9 +157,7 @@ def run_cycle(
     return results
 
 
-def _nominate(
-    state: QuotaState, head: PendingWorkload, kept: KeptNominations | None
-) -> Nomination:
+def _nominate(state: QuotaState, head: PendingWorkload, kept: KeptNominations | None) -> Nomination:
     if kept is None:
         return nominate_head(state, head)
     found = kept.get(state, head)

@@ -197,6 +197,7 @@ class SchedulingCycles:
         self._blocking: dict[str, Eligible] = {}
         self._denied: dict[str, list[str]] = {}
         self._decisions: list[Decision] = []
+        self._heads: dict[str, PendingWorkload] = {}
         self._kept = KeptNominations()
 
     def plan(self, pending: PendingQueues, budget: int) -> list[Decision]:
@@ -275,7 +276,7 @@ class SchedulingCycles:
         first = self._preemptors_among(heads, holders)
         try:
             results = run_cycle(
-                self._state, pending, self._snapshot.namespaces, first, known, self._kept
+                self._state, pending, self._snapshot.namespaces, first, known, kept=self._kept
             )
         except Exception:  # noqa: BLE001 - each head alone shows whose error it is
             results = []
@@ -517,7 +518,10 @@ class SchedulingCycles:
 
     def _pending(self, eligible: Eligible) -> PendingWorkload:
         info = eligible.info
-        found = pending_workload(info, eligible.queue.name, self._snapshot.priorities)
+        found = self._heads.get(info.key)
+        if found is None:
+            found = pending_workload(info, eligible.queue.name, self._snapshot.priorities)
+            self._heads[info.key] = found
         rejected = self._rejected.get(info.key)
         return found if rejected is None else replace(found, rejected=rejected)
 

@@ -16,7 +16,6 @@ Source: conformance/quota, sections 6 and 7; `flavorassigner.go` of Kueue.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -74,8 +73,7 @@ _NO_FIT: Final = _Mode(_Kind.NO_FIT, 0)
 _BEST: Final = _Mode(_Kind.FIT, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _ResourceCheck:
+class _ResourceCheck(NamedTuple):
     """One resource in one flavor: its mode, and why it does not fit now."""
 
     mode: _Mode

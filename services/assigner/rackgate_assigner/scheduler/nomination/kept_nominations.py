@@ -7,9 +7,9 @@ what is free of domains; `QuotaState.version` counts the changes of all these.
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, field
 
+from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.quota.state import QuotaState
 from rackgate_assigner.scheduler.nomination.nomination import (
     Nomination,
@@ -21,6 +21,7 @@ from rackgate_assigner.scheduler.nomination.nomination import (
 @dataclass(slots=True)
 class _Kept:
     nomination: Nomination
+    domains: list[TopologyAssignment | None]
     version: tuple[int, int]
     rejected: RejectedFlavors
 
@@ -32,7 +33,10 @@ class KeptNominations:
     _by_key: dict[str, _Kept] = field(default_factory=dict)
 
     def get(self, state: QuotaState, head: PendingWorkload) -> Nomination | None:
-        """The nomination that `nominate_head` would make again, if it is known."""
+        """The nomination that `nominate_head` would make again, if it is known.
+
+        A nomination is used by one cycle at a time, which may set its domains.
+        """
         kept = self._by_key.get(head.key)
         if (
             kept is None
@@ -40,16 +44,12 @@ class KeptNominations:
             or kept.rejected != head.rejected
         ):
             return None
-        return _copy(kept.nomination)
+        for podset, domains in zip(kept.nomination.podsets, kept.domains, strict=True):
+            podset.topology = domains
+        return kept.nomination
 
     def put(self, state: QuotaState, head: PendingWorkload, nomination: Nomination) -> None:
         """Keep a nomination that was just made."""
+        domains = [podset.topology for podset in nomination.podsets]
         version = state.version(head.cluster_queue)
-        self._by_key[head.key] = _Kept(_copy(nomination), version, head.rejected)
-
-
-def _copy(nomination: Nomination) -> Nomination:
-    """The cycle that uses a nomination may set its domains."""
-    found = copy(nomination)
-    found.podsets = [copy(podset) for podset in nomination.podsets]
-    return found
+        self._by_key[head.key] = _Kept(nomination, domains, version, head.rejected)

@@ -141,8 +141,12 @@ class NominatedPodSet:
             return FlavorAssignmentMode.NO_FIT
         if not self.texts:
             return FlavorAssignmentMode.FIT
-        modes = [choice.mode for choice in self.flavors.values()]
-        return min(modes, default=FlavorAssignmentMode.NO_FIT)
+        if not self.flavors:
+            return FlavorAssignmentMode.NO_FIT
+        worst = FlavorAssignmentMode.FIT
+        for choice in self.flavors.values():
+            worst = min(worst, choice.mode)
+        return worst
 
     def set_mode(self, mode: FlavorAssignmentMode) -> None:
         """Change the mode of all its resources."""
@@ -183,7 +187,10 @@ class Nomination:
         """The worst mode of its PodSets."""
         if self.mode_by_topology is not None:
             return self.mode_by_topology
-        return min((podset.mode for podset in self.podsets), default=FlavorAssignmentMode.FIT)
+        worst = FlavorAssignmentMode.FIT
+        for podset in self.podsets:
+            worst = min(worst, podset.mode)
+        return worst
 
     @property
     def waits(self) -> bool:
