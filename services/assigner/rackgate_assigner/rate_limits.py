@@ -7,6 +7,9 @@ one waits twice as long as the previous one, up to a limit.
 inadmissible Workload is recomputed ("fits 3 of 4 pods"). A new reason is written at once; a new
 message with the same reason may be delayed, longer if more Workloads are pending. Otherwise
 thousands of writes without news would delay those that admit and release.
+
+`pause_after_cycle_s` is for scheduling cycles. Each one handles all changes since the one before,
+and nothing else runs meanwhile.
 """
 
 from __future__ import annotations
@@ -16,8 +19,23 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
+# After a scheduling cycle, this many times as long is left for watches and writes, up to a limit.
+PAUSE_FACTOR: Final = 3.0
+LONGEST_PAUSE_S: Final = 1.0
+SHORTEST_PAUSE_S: Final = 0.01
 # After a quiet time of this many intervals, a key starts over.
 QUIET_GAPS = 2
+
+
+def pause_after_cycle_s(spent_s: float, min_interval_s: float) -> float:
+    """Seconds from the end of a scheduling cycle to the start of the next one.
+
+    Args:
+        spent_s: of the cycle.
+        min_interval_s: minimum time between the starts of two cycles.
+    """
+    pause_s = min(PAUSE_FACTOR * spent_s, LONGEST_PAUSE_S)
+    return max(min_interval_s - spent_s, pause_s, SHORTEST_PAUSE_S)
 
 
 class Spacing(Generic[K]):

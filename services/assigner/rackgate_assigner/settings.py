@@ -43,7 +43,8 @@ class CycleSettings(ConfigModel):
     """The scheduling cycle."""
 
     min_interval: float = Field(default=0.1, ge=0, le=60)
-    """Minimum seconds between the starts of two cycles; changes in between are handled together."""
+    """Minimum seconds between the starts of two cycles; changes in between are handled together.
+    After a cycle that took long, the pause is three times as long as the cycle, up to a second."""
     message_interval: float = Field(default=3.0, ge=0, le=300)
     """Minimum seconds between two pending messages of one Workload with the same reason. Such
     messages change whenever free capacity changes. A new reason is written at once. In addition,

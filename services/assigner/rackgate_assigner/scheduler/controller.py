@@ -38,7 +38,7 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.verification_controller import verify
 from rackgate_assigner.node_replacement.writer import NodeWriter
-from rackgate_assigner.rate_limits import MessageRateLimiter
+from rackgate_assigner.rate_limits import MessageRateLimiter, pause_after_cycle_s
 from rackgate_assigner.scheduler.cycle import plan
 from rackgate_assigner.scheduler.planner import Planner
 from rackgate_assigner.scheduler.writer import WorkloadWriter
@@ -196,9 +196,8 @@ class Scheduler:
                 await asyncio.sleep(self._failures.next())
                 continue
             self._failures.reset()
-            # Also a pause in which the loop handles watches after a long plan.
             spent_s = clock.monotonic() - started
-            await asyncio.sleep(max(self._min_interval_s - spent_s, 0.01))
+            await asyncio.sleep(pause_after_cycle_s(spent_s, self._min_interval_s))
 
     def _run_cycle(self) -> None:
         started = clock.monotonic()
