@@ -21,6 +21,7 @@ ELASTIC_INDEXED_JOBS: Final = "RackgateElasticIndexedJobs"
 OSMO_POOLS: Final = "RackgateOsmoPools"
 RENDER_FOR_KAI: Final = "RackgateRenderForKAI"
 WORKLOAD_REV_N: Final = "WorkloadRevN"
+GANG_SCHEDULING: Final = "GangScheduling"
 NODES_BY_NAME: Final = "RackgateNodesByName"
 
 
@@ -246,6 +247,10 @@ class Features:
         "Keep a queue with a ProvisioningRequest check and a topology active.",
     )
 
+    gang_scheduling: bool = _alpha(
+        GANG_SCHEDULING,
+        "Start the pods of a gang together or not at all; set it in all services.",
+    )
     workload_rev_n: bool = _alpha(
         WORKLOAD_REV_N,
         "Accept fields of RevN in the Workload of gangs. Only `rackgate gang` reads it.",

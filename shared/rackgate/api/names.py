@@ -101,6 +101,18 @@ OSMO_POOL_LABEL: Final = f"{OSMO_GROUP}/pool"
 # Gangs: the Workload that says which pods of a job belong together.
 GANG_GROUP: Final = "scheduling.rackgate.dev"
 GANG_VERSION: Final = "v1alpha1"
+# On pods: the Workload of gangs that they belong to. The gate holds them until their gang starts;
+# the run is the admission under which they were released.
+GANG_LINK_ANNOTATION: Final = f"{GANG_GROUP}/workload"
+GANG_GATE: Final = f"{GANG_GROUP}/gang"
+GANG_RUN_ANNOTATION: Final = f"{GANG_GROUP}/run"
+# On pods: the group that they belong to, if no label of their controller names it.
+GANG_PART_LABEL: Final = f"{GANG_GROUP}/group"
+# On jobs: the spec of a Workload of gangs as JSON, one for each run; and what is a gang in a JobSet.
+GANG_TEMPLATE_ANNOTATION: Final = f"{GANG_GROUP}/workload-template"
+GANG_PER_ANNOTATION: Final = f"{GANG_GROUP}/gang-per"
+LWS_GROUP: Final = "leaderworkerset.x-k8s.io"
+LWS_GROUP_KEY_LABEL: Final = "leaderworkerset.sigs.k8s.io/group-key"
 
 MAX_LEVELS: Final = 16
 MAX_LEVEL_KEY: Final = 316
