@@ -80,8 +80,12 @@ async def life(world: KindsWorld, resource: Resource) -> None:
     def runs() -> bool:
         return world.is_running(resource, "train")
 
+    def is_ready() -> bool:
+        return world.state(resource, "train", "PodsReady")[0] == "True"
+
     before = list(templates(now()))
     await eventually(runs)
+    await eventually(is_ready)  # else it depends on the speed whether this is written
     world.change(kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(stopPolicy="HoldAndDrain"))
     await eventually(
         lambda: (
@@ -99,7 +103,7 @@ async def life(world: KindsWorld, resource: Resource) -> None:
     world.change(kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(stopPolicy="None"))
     await eventually(runs)
     assert list(templates(now())) != before
-    await eventually(lambda: world.state(resource, "train", "PodsReady")[0] == "True")
+    await eventually(is_ready)
 
 
 @pytest.mark.requirement("TAS-26", "TAS-28", "OPS-12", "OPS-07")
