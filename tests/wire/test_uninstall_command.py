@@ -44,7 +44,8 @@ RESOURCES = {
 MANIFESTS = [
     *install.documents(*(DEPLOY / name for name in ("rbac", "services", "visibility", "webhook"))),
     *install.documents(DEPLOY / "cluster", DEPLOY / "osmo" / "rbac.yaml"),
-    *install.documents(DEPLOY / "osmo" / "cluster"),
+    *install.documents(DEPLOY / "osmo" / "cluster", DEPLOY / "gangs" / "cluster"),
+    *install.documents(DEPLOY / "gangs" / "rbac.yaml", DEPLOY / "gangs" / "policies.yaml"),
 ]
 OF_OTHERS = (
     *(kinds.DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS, kinds.JOBS, CRON_JOBS, kinds.PODS),
@@ -285,7 +286,7 @@ async def test_policies_and_webhooks_go_before_anything_else_is_written(world: W
     await uninstalled(world)
     written = [Target.parse(seen.path).plural for seen in world.writes()]
     first = [kind for kind in written if kind.startswith(("validating", "mutating"))]
-    assert len(first) == 22
+    assert len(first) == 26
     assert written[: len(first)] == first
 
 
