@@ -11,6 +11,7 @@ webhook may be down. Such a pod is reported and stays gated.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,7 +33,7 @@ _POLL_S: Final = 0.3
 _MAX_LOGGED: Final = 50
 # A gated pod has no node. No label is on all of them.
 _POD_SELECTOR: Final = {"fieldSelector": "spec.nodeName="}
-_GATES: Final = frozenset({names.TOPOLOGY_GATE, names.ELASTIC_GATE, names.GANG_GATE})
+GATES: Final = frozenset({names.TOPOLOGY_GATE, names.ELASTIC_GATE, names.GANG_GATE})
 
 log = structlog.get_logger()
 
@@ -61,11 +62,12 @@ def log_release_result(released: ReleaseResult) -> None:
         )
 
 
-async def release_pods(client: Client) -> ReleaseResult:
+async def release_pods(client: Client, gates: Collection[str] = GATES) -> ReleaseResult:
     """Remove our gates from every pod that is not being deleted; safe to run again or concurrently.
 
     Args:
         client: with the rights of the ungater, or more.
+        gates: those of our gates that are removed.
 
     Raises:
         KubeError: listing pods is forbidden, or the credentials are no longer valid.
@@ -76,7 +78,7 @@ async def release_pods(client: Client) -> ReleaseResult:
         meta = pod.metadata
         path = PODS.path(meta.namespace, meta.name)
         try:
-            await client.patch(path, _patch(pod), PatchType.STRATEGIC)
+            await client.patch(path, _patch(pod, gates), PatchType.STRATEGIC)
         except NotFoundError:
             return
         except KubeError as error:
@@ -86,7 +88,7 @@ async def release_pods(client: Client) -> ReleaseResult:
 
     for left in reversed(range(_MAX_PASSES)):
         # Without the right to list pods, another replica has finished: not an error of a pod.
-        gated = await _gated(client)
+        gated = await _gated(client, gates)
         remaining = [pod for pod in gated if not failures.is_given_up(pod.metadata.uid)]
         if not (remaining and left):
             stay = (pod.metadata for pod in gated)
@@ -99,9 +101,9 @@ async def release_pods(client: Client) -> ReleaseResult:
     return released
 
 
-async def gated_pods(client: Client) -> list[str]:
-    """`namespace/name` of the pods with one of our gates."""
-    return sorted(pod.metadata.key for pod in await _gated(client))
+async def gated_pods(client: Client, gates: Collection[str] = GATES) -> list[str]:
+    """`namespace/name` of the pods with one of these gates."""
+    return sorted(pod.metadata.key for pod in await _gated(client, gates))
 
 
 class _PodSpec(View, frozen=True):
@@ -117,23 +119,22 @@ class _Pod(View, frozen=True):
     spec: _PodSpec = _PodSpec()
     status: _PodStatus = _PodStatus()
 
-    @property
-    def gates(self) -> list[str]:
-        """Our gates."""
-        return [gate.name for gate in self.spec.scheduling_gates if gate.name in _GATES]
-
 
 _pods: Final = msgspec.json.Decoder(_Pod)
 
 
-def _patch(pod: _Pod) -> bytes:
-    """Removes our gates by name, bound to what was read: gates of other owners stay."""
-    gone = [{"$patch": "delete", "name": gate} for gate in pod.gates]
+def _patch(pod: _Pod, gates: Collection[str]) -> bytes:
+    """Removes gates by name, bound to what was read: gates of other owners stay."""
+    gone = [
+        {"$patch": "delete", "name": gate.name}
+        for gate in pod.spec.scheduling_gates
+        if gate.name in gates
+    ]
     bound = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
     return msgspec.json.encode({"metadata": bound, "spec": {"schedulingGates": gone}})
 
 
-async def _gated(client: Client) -> list[_Pod]:
+async def _gated(client: Client, gates: Collection[str]) -> list[_Pod]:
     found = []
     async for page in client.list_pages(PODS.path(), _POD_SELECTOR):
         for raw in page_items(page):
@@ -143,6 +144,7 @@ async def _gated(client: Client) -> list[_Pod]:
                 log.warning("pod_not_read", error=str(error)[:300])
                 continue
             ended = pod.status.phase in ("Succeeded", "Failed")
-            if pod.gates and not ended and pod.metadata.deletion_timestamp is None:
+            gated = any(gate.name in gates for gate in pod.spec.scheduling_gates)
+            if gated and not ended and pod.metadata.deletion_timestamp is None:
                 found.append(pod)
     return found
