@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
+from unittest.mock import ANY
 
 import pytest
 
@@ -23,7 +25,8 @@ from rackgate_cli.controlplane.state import StateFolder
 from tests.support.cluster import Cluster, until
 from tests.support.gang_cases import Case, invalid_cases, pairs, rev1_specs, rev_n_specs
 from tests.support.identities import acting_as, as_tenant
-from tests.support.playground import Playground, start_playground
+from tests.support.objects import job
+from tests.support.playground import Playground, rackgate, start_playground
 
 pytestmark = pytest.mark.integration
 
@@ -343,6 +346,29 @@ async def test_a_linked_pod_is_created_gated_whatever_creates_it(cluster: Cluste
     await cluster.delete(STATEFUL_SETS, "set")
 
 
+@pytest.mark.parametrize("queue", [None, "queue"])
+async def test_who_links_pods_that_nothing_releases_is_warned(
+    queue: str | None, server: Server, cluster: Cluster
+) -> None:
+    path, found = (
+        kinds.JOBS.path(cluster.namespace),
+        job("train", 2, queue=queue, annotations={LINK: "w"}),
+    )
+    status, _, warnings = await server.send("POST", path + DRY_RUN, found)
+    assert status == 201
+    assert ("pods of this Job are held" in warnings) == (queue is None)
+    plain = job("train", 2, queue=None)
+    assert await server.send("POST", path + DRY_RUN, plain) == (201, ANY, "")
+    pair = pairs()["parallel-statefulset"]["trueWorkload"][-1]
+    template = pair["spec"]["template"]
+    marked = {**template["metadata"], "annotations": {LINK: "w"}}
+    linked = {**pair, "spec": {**pair["spec"], "template": {**template, "metadata": marked}}}
+    _, _, warnings = await server.send(
+        "POST", STATEFUL_SETS.path(cluster.namespace) + DRY_RUN, linked
+    )
+    assert "pods of this StatefulSet are held" in warnings
+
+
 async def test_a_linked_pod_cannot_name_its_node(cluster: Cluster) -> None:
     with pytest.raises(UnprocessableError, match="nodeName"):
         await cluster.create(kinds.PODS, pod("bound", {LINK: "w"}, nodeName="n1"))
@@ -409,3 +435,42 @@ async def test_users_who_edit_a_namespace_write_workloads_of_gangs(tenant: Clust
     with pytest.raises(ForbiddenError):
         await tenant.merge(kinds.GANG_WORKLOADS, "w", {"status": {"phase": "Running"}}, "status")
     await tenant.delete(kinds.GANG_WORKLOADS, "w")
+
+
+async def test_nothing_is_held_once_the_component_is_removed(
+    playground: Playground, cluster: Cluster
+) -> None:
+    """As docs/concepts/gangs.md says. No test of this module comes after it."""
+    own = [{"name": "example.com/own"}]
+    await cluster.create(kinds.PODS, pod("linked", {LINK: "w"}, schedulingGates=own))
+    words = ("gang", "release", "--state", str(playground.state))
+    said = await asyncio.to_thread(rackgate, *words, "--dry-run")
+    assert f"{cluster.namespace}/linked has the gate" in said
+    with pytest.raises(AssertionError, match="delete the pod to give it up"):
+        await asyncio.to_thread(rackgate, *words)
+    name = "rackgate-gangs.rackgate-system"
+    both = (
+        kinds.MUTATING_POLICY_BINDINGS,
+        kinds.MUTATING_POLICIES,
+        kinds.ADMISSION_POLICY_BINDINGS,
+        kinds.ADMISSION_POLICIES,
+    )
+    for kind in both:
+        await cluster.client.delete(kind.path(None, name))
+
+    async def released() -> bool:
+        try:
+            said = await asyncio.to_thread(rackgate, *words)
+        except AssertionError:
+            return False  # the API server still knows the policy
+        return f"{cluster.namespace}/linked released" in said
+
+    await until("the pod is released", released)
+    assert gates(await cluster.get(kinds.PODS, "linked")) == ["example.com/own"]
+
+    async def left_alone() -> bool:
+        made = await cluster.create(kinds.PODS, pod(f"after-{next(numbers)}", {LINK: "w"}))
+        return gates(made) == []
+
+    numbers = itertools.count()
+    await until("linked pods are not held any more", left_alone)

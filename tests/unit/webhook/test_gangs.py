@@ -196,7 +196,7 @@ def test_the_gate_and_the_run_are_reserved_in_templates() -> None:
 
 
 def test_a_pod_of_a_gang_without_topology_gets_no_topology_gate() -> None:
-    pod = {
+    pod: Object = {
         "metadata": {
             "name": "p",
             "labels": {names.PODSET_LABEL: "main"},
