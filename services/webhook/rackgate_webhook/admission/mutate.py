@@ -50,6 +50,7 @@ from rackgate_webhook.admission.gangs import GANG_WORKLOAD, GangRules
 from rackgate_webhook.admission.objects import name_errors
 from rackgate_webhook.admission.review import AdmissionResponse, Review, kind_of_review
 
+_NO_GANGS: Final = GangRules()
 # The users that create the pods of Jobs. Controllers may share one user.
 _JOB_CONTROLLERS: Final = frozenset(
     {"system:serviceaccount:kube-system:job-controller", "system:kube-controller-manager"}
@@ -63,7 +64,6 @@ _REQUEST_FIELDS: Final = (
 )
 # With one of these, pods beyond the admitted ones stay gated. Late pods of a gang do not.
 _KEEP_NEW_PODS: Final = (TOPOLOGY_GATE, ELASTIC_GATE)
-_NO_GANGS: Final = GangRules()
 _TOPOLOGY_REQUESTS: Final = (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
 
 
