@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def gangs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playground]:
     folder = tmp_path_factory.mktemp("gang-page") / "state"
-    running = start_playground(folder, gates=(GANG_SCHEDULING,))
+    # The runner deletes jobs of all kinds in the end.
+    kinds = ("jobset", "kuberay")
+    running = start_playground(folder, operators=kinds, gates=(GANG_SCHEDULING,))
     try:
         with nodes_and_queue(running):
             yield running
