@@ -39,7 +39,6 @@ class Gate:
     Attributes:
         cost: what the gate costs, logged when a service starts with it on; empty for most.
         placement: whether `place` and `replace` of the placement library read it.
-        command: whether the `rackgate` command reads it, and no service.
     """
 
     name: str
@@ -47,7 +46,6 @@ class Gate:
     purpose: str
     cost: str = ""
     placement: bool = False
-    command: bool = False
 
     @property
     def default(self) -> bool:
@@ -55,10 +53,8 @@ class Gate:
         return self.stage is Stage.BETA
 
 
-def _alpha(
-    name: str, purpose: str, cost: str = "", *, placement: bool = False, command: bool = False
-) -> Any:
-    return _field(Gate(name, Stage.ALPHA, purpose, cost, placement, command))
+def _alpha(name: str, purpose: str, cost: str = "", *, placement: bool = False) -> Any:
+    return _field(Gate(name, Stage.ALPHA, purpose, cost, placement))
 
 
 def _beta(name: str, purpose: str, *, placement: bool = False) -> Any:
@@ -249,12 +245,12 @@ class Features:
 
     gang_scheduling: bool = _alpha(
         GANG_SCHEDULING,
-        "Start the pods of a gang together or not at all; set it in all services.",
+        "Start the pods of a gang together or not at all. Set it in all services, with the "
+        "component deploy/gangs.",
     )
     workload_rev_n: bool = _alpha(
         WORKLOAD_REV_N,
-        "Accept fields of RevN in the Workload of gangs. Only `rackgate gang` reads it.",
-        command=True,
+        "Accept fields of RevN in the Workload of gangs. The webhook and `rackgate gang` read it.",
     )
 
     @classmethod
@@ -284,9 +280,8 @@ class Features:
 
 
 def without_effect(gates: Mapping[str, bool]) -> dict[str, str]:
-    """Notes by name, of the gates that no service reads: Kueue's, and those of the command."""
+    """Notes by name, of the gates that no service reads: some of Kueue's."""
     notes = {name: gate.note for name, gate in KUEUE_GATES.items()}
-    notes |= {gate.name: "Only the rackgate command reads it." for gate in GATES if gate.command}
     return {name: notes[name] for name in sorted(gates) if name in notes}
 
 

@@ -108,7 +108,7 @@ GANG_GATE: Final = f"{GANG_GROUP}/gang"
 GANG_RUN_ANNOTATION: Final = f"{GANG_GROUP}/run"
 # On pods: the group that they belong to, if no label of their controller names it.
 GANG_PART_LABEL: Final = f"{GANG_GROUP}/group"
-# On jobs: the spec of a Workload of gangs as JSON, one for each run; and what is a gang in a JobSet.
+# On jobs: the spec of a Workload of gangs as JSON, one for each run; what is a gang in a JobSet.
 GANG_TEMPLATE_ANNOTATION: Final = f"{GANG_GROUP}/workload-template"
 GANG_PER_ANNOTATION: Final = f"{GANG_GROUP}/gang-per"
 LWS_GROUP: Final = "leaderworkerset.x-k8s.io"
