@@ -67,7 +67,8 @@ ELASTIC_ANNOTATION: Final = f"{GROUP}/elastic-job"
 MIN_PARALLELISM_ANNOTATION: Final = f"{GROUP}/job-min-parallelism"
 COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION: Final = f"{GROUP}/job-completions-equal-parallelism"
 
-# Index labels written by Kubernetes.
+# Labels written by Kubernetes.
+CONTROLLER_UID_LABEL: Final = "batch.kubernetes.io/controller-uid"
 COMPLETION_INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 

@@ -21,6 +21,7 @@ from rackgate.jobframework.templates import (
 from rackgate.wire.kueue import PodSet, Workload
 
 PODSET: Final = "main"  # of a job with one template
+GANG: Final = "gg"  # of a job whose pods are one gang
 MAX_PODSETS: Final = 18  # of a Workload
 _DNS_LABEL: Final = re.compile(r"\A[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 
