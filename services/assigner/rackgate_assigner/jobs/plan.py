@@ -27,6 +27,7 @@ from rackgate.jobframework.injection import StopAction, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.podsets import has_topology, podsets_differ, total_pods
 from rackgate.wire.kueue import RequeueState, Workload
+from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
 from rackgate_assigner.jobs.patches import (
     finalizer_ops,
     priority_ops,
@@ -186,6 +187,7 @@ class StartJob:
     """Start the job under the Workload's admission."""
 
     workload: Workload
+    gang: JobGang = NO_GANG
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ class ReapplyInjection:
     """Inject again what templates of a running job lost."""
 
     workload: Workload
+    gang: JobGang = NO_GANG
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +380,8 @@ def _plan_without_workload(job: JobLike, name: str, job_state: JobState) -> Acti
         return NoAction(f"the {job_state.kind} requests no pods")
     if job_state.priority.missing is not None:
         return NoAction(job_state.priority.missing)
+    if job_state.gang.is_own and job_state.gang.missing:
+        return NoAction(f"it waits for its Workload of gangs {job_state.gang.missing}")
     return CreateWorkload(name, job_state.elastic)
 
 
@@ -501,20 +506,22 @@ def _plan_admitted(job: JobLike, workload: Workload, job_state: JobState) -> Act
     eviction = _find_eviction(job, workload, job_state)
     if eviction is not None:
         return eviction
+    gang = job_state.gang
     if job_state.suspended:
-        return (
-            StartJob(workload)
-            if job_state.stopped
-            else _stop_job(job_state, "it is about to start")
-        )
-    if not job_state.started and (has_topology(workload) or workload.elastic):
+        if not job_state.stopped:
+            return _stop_job(job_state, "it is about to start")
+        if gang.missing:  # its own: it is made again
+            return NoAction(f"it waits for its Workload of gangs {gang.missing}")
+        return StartJob(workload, gang)
+    has_gates = has_topology(workload) or workload.elastic or bool(gang.links)
+    if not job_state.started and has_gates:
         return _stop_job(job_state, "it was not started by Rackgate, so its pods have no gate")
     return _plan_running(workload, job_state)
 
 
 def _plan_running(workload: Workload, job_state: JobState) -> Action:
     if job_state.injection_lost:
-        return ReapplyInjection(workload)
+        return ReapplyInjection(workload, job_state.gang)
     if _pods_ready_changed(workload, job_state):
         return UpdatePodsReady(workload, job_state.ready)
     counts = _updated_reclaimable_pods(workload, job_state)
@@ -545,6 +552,10 @@ def _find_eviction(
     resizable = job_state.elastic and workload.elastic
     if job_state.suspended and podsets_differ(workload, job_state.podsets, resizable=resizable):
         message = f"the {job_state.kind} was changed before it started"
+        return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
+    gang = job_state.gang
+    if job_state.suspended and gang.missing and not gang.is_own:
+        message = f'the Workload of gangs "{gang.missing}" was deleted before the start'
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
     if job_state.change is not None:
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, job_state.change)

@@ -46,11 +46,13 @@ from rackgate.jobframework.templates import (
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
 from rackgate.wire.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
+from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
 from rackgate_assigner.workload.execution_time import ExecutionTime
 from rackgate_assigner.workload.pods_ready_timeout import TimedOut
 
 RESERVED: Final = frozenset((*RESERVED_LABELS, *RESERVED_ANNOTATIONS))
-_WORKLOAD_ANNOTATION_PATH = "/metadata/annotations" + pointer(names.WORKLOAD_ANNOTATION)
+# Of a job: its start writes them, and its stop removes them.
+_START_ANNOTATIONS: Final = (names.WORKLOAD_ANNOTATION, names.GANG_RUN_SPEC_ANNOTATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class JobState:
         reclaimable_pods: pods that are done and not created again, by PodSet.
         live_pods: pods whose quota is kept until they are gone, including terminating ones.
         beyond_admission: pods that run beyond those admitted, in PodSets where no gate holds them.
+        gang: the Workload of gangs of its pods.
     """
 
     kind: str = "Job"
@@ -121,6 +124,7 @@ class JobState:
     reclaimable_pods: Mapping[str, int] = field(default_factory=dict)
     live_pods: int = 0
     beyond_admission: int = 0
+    gang: JobGang = NO_GANG
 
     @property
     def inactive(self) -> bool:
@@ -145,6 +149,7 @@ def read_job_state(
     flavors: Mapping[str, ResourceFlavor] | None = None,
     live_pods: int = 0,
     beyond_admission: int = 0,
+    gang: JobGang = NO_GANG,
 ) -> JobState:
     """Everything about one job and the Workload that keeps its templates.
 
@@ -157,6 +162,7 @@ def read_job_state(
         flavors: by name, to find out what the start added to templates; None: unknown.
         live_pods: bound pods that have not ended; 0 if no quota is kept for them.
         beyond_admission: see `JobState`.
+        gang: the Workload of gangs of its pods.
     """
     kind = kind_of(job)
     manifest = kind.manifest(job)
@@ -183,7 +189,7 @@ def read_job_state(
             and kind.template_edits is TemplateEdits.ANY_TIME
             and (
                 _has_lost_flavor(templates, originals, podset_infos)
-                or _has_lost_injection(templates, workload)
+                or _has_lost_injection(templates, workload, gang.links)
             )
         )
     return JobState(
@@ -211,6 +217,7 @@ def read_job_state(
         ),
         live_pods=live_pods,
         beyond_admission=beyond_admission,
+        gang=gang,
     )
 
 
@@ -301,8 +308,11 @@ def _skip_needless_restore(
     operations = list(action.operations)
     if workload is not None:
         operations += kind_of(job).restore_count_ops(job, workload)
-    if names.WORKLOAD_ANNOTATION in job.metadata.annotations:
-        operations.append({"op": "remove", "path": _WORKLOAD_ANNOTATION_PATH})
+    operations += [
+        {"op": "remove", "path": "/metadata/annotations" + pointer(key)}
+        for key in _START_ANNOTATIONS
+        if key in job.metadata.annotations
+    ]
     return StopAction(StopPhase.RESTORE if operations else StopPhase.DONE, operations)
 
 
@@ -328,11 +338,20 @@ class FlavorMissingError(Exception):
 
 
 def podset_infos_of(
-    workload: Workload, flavors: Mapping[str, ResourceFlavor], templates: Sequence[PodTemplate]
+    workload: Workload,
+    flavors: Mapping[str, ResourceFlavor],
+    templates: Sequence[PodTemplate],
+    links: Mapping[str, str] = NO_GANG.links,
 ) -> dict[str, PodSetInfo] | StartConflict:
     """The result of an admission for each PodSet, or what conflicts in a template.
 
     That is what the assigned flavors and the admission checks add (KEP-993).
+
+    Args:
+        workload: with its admission.
+        flavors: by name.
+        templates: of the job.
+        links: by PodSet, the name of the Workload of gangs of its pods.
 
     Raises:
         FlavorMissingError: an assigned flavor does not exist.
@@ -349,7 +368,10 @@ def podset_infos_of(
             return labels
         tolerations = [item for flavor in assigned for item in flavor.spec.tolerations]
         tas = assignment.topology_assignment is not None
-        podset_infos[assignment.name] = PodSetInfo(assignment.name, tas, labels, tolerations)
+        gang = links.get(assignment.name, "")
+        podset_infos[assignment.name] = PodSetInfo(
+            assignment.name, tas, labels, tolerations, gang=gang
+        )
     return _with_check_updates(workload, podset_infos, paths)
 
 
@@ -474,7 +496,9 @@ def _has_lost_flavor(
     )
 
 
-def _has_lost_injection(templates: Sequence[PodTemplate], workload: Workload) -> bool:
+def _has_lost_injection(
+    templates: Sequence[PodTemplate], workload: Workload, links: Mapping[str, str]
+) -> bool:
     """Whether a template lost a label, annotation or gate of its start.
 
     Applying a manifest again replaces the worker groups of a RayCluster as a whole. Pods
@@ -485,10 +509,14 @@ def _has_lost_injection(templates: Sequence[PodTemplate], workload: Workload) ->
         gates = [names.TOPOLOGY_GATE] if with_topology.get(pod_template.podset) else []
         if workload.elastic and pod_template.podset in with_topology:
             gates.append(names.ELASTIC_GATE)
+        link = links.get(pod_template.podset)
+        if link is not None:
+            gates.append(names.GANG_GATE)
         if not gates:
             continue
         have, annotations = gates_of(pod_template.template), annotations_of(pod_template.template)
         injected = annotations.get(names.WORKLOAD_ANNOTATION) == workload.metadata.name
+        injected &= link in (None, annotations.get(names.GANG_LINK_ANNOTATION))
         if not injected or any(gate not in have for gate in gates):
             return True
     return False
