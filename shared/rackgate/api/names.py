@@ -130,6 +130,8 @@ class FieldManager(StrEnum):
     SLICES = "rackgate-slices"
     RECLAIMABLE = "rackgate-reclaimable-pods"
     OSMO = "rackgate-osmo"
+    GANGS = "rackgate-gangs"
+    GANG_OWNERS = "rackgate-gang-owners"
 
 
 class WorkloadCondition(StrEnum):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rackgate.api import names
 from rackgate.api.names import UnderlyingCause
@@ -29,6 +29,7 @@ from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.assumed_writes import AssumedCreations
 from rackgate_assigner.cache.pods.live_pods import LivePodCount
+from rackgate_assigner.gangs.run_spec import NO_GANG
 from rackgate_assigner.jobs.executor import ActionExecutor, Stores
 from rackgate_assigner.jobs.patches import spec_ops
 from rackgate_assigner.jobs.plan import (
@@ -59,6 +60,9 @@ from rackgate_assigner.workload.execution_time import execution_time
 from rackgate_assigner.workload.pods_ready_timeout import PodsReadyTimeouts, backoff_remaining_s
 from rackgate_assigner.workload.retention import Retention
 from rackgate_assigner.workqueue import WorkQueue
+
+if TYPE_CHECKING:
+    from rackgate_assigner.gangs.index import GangIndex
 
 POLL_S: Final = 0.5
 PODS_LEFT_POLL_S: Final = 30.0
@@ -101,6 +105,7 @@ class JobController:
         timeouts: PodsReadyTimeouts = _NO_TIMEOUTS,
         retention: Retention = _KEEP,
         is_namespace_selected: Callable[[str], bool] | None = None,
+        gangs: GangIndex | None = None,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -120,7 +125,9 @@ class JobController:
             timeouts: how long pods of an admitted job may be missing.
             retention: how long ended Workloads are kept.
             is_namespace_selected: whether jobs of a namespace are managed; None: they are in all.
+            gangs: Workloads of gangs of jobs; None: gang scheduling is off.
         """
+        self._gangs = gangs
         self._unmanaged = unmanaged_namespaces(system_namespace)
         self.queue = WorkQueue[Key]("jobs", self._reconcile, workers=workers)
         self._stores, self._report, self._features = stores, reporter, features
@@ -312,6 +319,7 @@ class JobController:
             and has_its_done_pods
             and job_state.stopped
             and not spec_ops(job, workload, job_state)
+            and (self._gangs is None or self._gangs.hold(job) is None)
         ):
             return True
         self._out_of_sync.add(workload.metadata.key)
@@ -651,6 +659,7 @@ class JobController:
             flavors=self._stores.flavors,
             live_pods=self._remaining_pods(job),
             beyond_admission=beyond_admission,
+            gang=NO_GANG if self._gangs is None else self._gangs.job_gang(job),
         )
 
     def _children_of(self, job: JobLike) -> list[Job]:

@@ -55,7 +55,7 @@ def shape_of(info: WorkloadInfo, *, by_usage: bool = False) -> Hashable:
         info: a pending Workload.
         by_usage: usage orders the LocalQueues of its ClusterQueue, so the shapes of each are apart.
     """
-    if info.parent or info.reclaimable:
+    if info.parent or info.reclaimable or info.hold:
         return info.key
     shape = (info.priority, info.priority_class, info.shape)
     return (info.queue, info.pending_reason in STICKY, shape) if by_usage else shape
@@ -165,6 +165,8 @@ class Eligibility:
     def _problem(self, info: WorkloadInfo) -> str:
         """What is wrong with the Workload in any queue; empty if nothing is."""
         problems = [podset.problem for podset in info.podsets if podset.problem]
+        if info.hold:
+            problems.append(info.hold)
         podsets = [podset.request for podset in info.podsets]
         both_levels = self._features.required_and_preferred
         return "; ".join(problems or conflicting_requests(podsets, both_levels=both_levels))
