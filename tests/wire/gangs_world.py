@@ -11,6 +11,7 @@ from typing import Any
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.features import GANG_SCHEDULING, WORKLOAD_REV_N
+from rackgate.gang.link import run_id
 from rackgate_assigner.assigner import Assigner
 from tests.support import objects
 from tests.support.apiserver import Object
@@ -22,7 +23,26 @@ GANGS = kinds.GANG_WORKLOADS
 
 
 class GangWorld(World):
-    """A world of Jobs with gangs. No pod may exist before the Workload of gangs that it names."""
+    """A world of Jobs with gangs. No pod may exist before the Workload of gangs that it names.
+
+    Attributes:
+        ready: whether pods of running Jobs are ready, as the Job controller counts them.
+        unseen: names of pods that no watch shows.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = True
+        self.unseen: set[str] = set()
+
+    def _job_changes(self, item: Object, known: Object | None) -> None:
+        super()._job_changes(item, known)
+        if not self.ready and "ready" in item["status"]:
+            item["status"]["ready"] = 0
+
+    def _publish(self, kind: str, full_name: str, item: Object) -> None:
+        if full_name != kinds.PODS.full_name or item["metadata"]["name"] not in self.unseen:
+            super()._publish(kind, full_name, item)
 
     def _apply(self, target: Target, known: Object, patch: Object, manager: str) -> Object:
         owners = patch["metadata"].get("ownerReferences")
@@ -51,7 +71,8 @@ class GangWorld(World):
         gates = [gate["name"] for gate in template["spec"].get("schedulingGates", [])]
         if link and self.get(GANGS, link, NAMESPACE) is None:
             self.broken_rules.append(f"pods of {job['metadata']['name']} precede their gangs")
-        if link and names.GANG_GATE not in gates:
+        managed = names.QUEUE_LABEL in job["metadata"].get("labels", {})
+        if link and managed and names.GANG_GATE not in gates:
             self.broken_rules.append(f"pods of {job['metadata']['name']} are not held")
 
     def gangs(self) -> list[Object]:
@@ -111,6 +132,44 @@ class GangWorld(World):
             job["metadata"]["annotations"] = {names.GANG_TEMPLATE_ANNOTATION: text}
         job["spec"]["suspend"] = True
         return self.put(kinds.JOBS, job)
+
+    def pods(self, job: str, *indexes: int, phase: str = "Running", released: bool = True) -> None:
+        """Pods of a started Job: bound under its present admission, or gated."""
+        found = self.job(job)
+        template, workload = found["spec"]["template"]["metadata"], self.workload(job)
+        uid, annotations = found["metadata"]["uid"], dict(template["annotations"])
+        if released:
+            annotations[names.GANG_RUN_ANNOTATION] = self.run(job)
+        for index in indexes:
+            labels = {**template["labels"], names.CONTROLLER_UID_LABEL: uid}
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid}
+            node = {"nodeName": "pool-11-1"} if released else {}
+            gate = [] if released else [{"name": names.GANG_GATE}]
+            self.put(
+                kinds.PODS,
+                {
+                    "metadata": {
+                        "name": f"{job}-{index}",
+                        "namespace": NAMESPACE,
+                        "labels": labels,
+                        "annotations": annotations,
+                        "ownerReferences": [{**owner, "controller": True}],
+                    },
+                    "spec": {"containers": [], "schedulingGates": gate, **node},
+                    "status": {"phase": phase if released else "Pending"},
+                },
+            )
+        assert workload["status"]["admission"]
+
+    def run(self, job: str) -> str:
+        """The run of the present admission of a Job."""
+        own = self.workload(job)
+        (at,) = [
+            condition["lastTransitionTime"]
+            for condition in own["status"]["conditions"]
+            if condition["type"] == "Admitted"
+        ]
+        return run_id(own["metadata"]["uid"], at)
 
     def pending_message(self, job: str) -> str:
         """Why the Workload of a Job is pending."""

@@ -267,7 +267,9 @@ async def test_a_gang_larger_than_its_job_is_not_admitted() -> None:
     async with gang_world() as world, gang_assigner(world):
         world.describe("mine", {"gangGroups": [{"name": "gg", "minCount": 5}]})
         world.submit_gang("train", link="mine")
-        await eventually(lambda: "needs 5 pods, and the job has 4" in world.pending_message("train"))
+        await eventually(
+            lambda: "needs 5 pods, and the job has 4" in world.pending_message("train")
+        )
         await eventually(lambda: world.events("Unsatisfiable"))
         world.change(GANGS, "mine", lambda o: o["spec"]["gangGroups"][0].update(minCount=4))
         await eventually(world.started("train"))

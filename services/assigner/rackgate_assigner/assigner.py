@@ -29,6 +29,7 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.usage import ExcessUsage
 from rackgate_assigner.cache.verification_controller import Verification
+from rackgate_assigner.gangs.pods_controller import GangPods
 from rackgate_assigner.jobs import executor as job_executor
 from rackgate_assigner.jobs.controller import JobController, Key
 from rackgate_assigner.node_replacement.controller import NodeReplacementController
@@ -175,6 +176,8 @@ class Assigner:
             retention=settings.object_retention_policies.retention(),
             is_namespace_selected=None if self._selector.everything else self._is_selected,
             gangs=self._gang_index,
+            gang_pods=GangPods(client, watches.workloads.store) if watches.gangs else None,
+            gang_timeout_limit=settings.gang_timeout_limit,
         )
 
     def _start_gang_index(self) -> GangIndex | None:
@@ -449,6 +452,7 @@ class Assigner:
         watches.workloads.add_listener(
             lambda _before, workload: index.on_workload_change(workload), index.on_workload_change
         )
+        watches.pods.add_listener(self.jobs.on_pod_upsert, self.jobs.on_pod_gone)
         for managed in watches.kinds.values():
             managed.add_listener(delete=gangs.on_job_delete)
 

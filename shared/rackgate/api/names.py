@@ -190,6 +190,8 @@ class EvictionReason(StrEnum):
     PODS_BEYOND_ADMISSION = "PodsBeyondAdmission"
     PODS_READY_TIMEOUT = "PodsReadyTimeout"
     ADMISSION_CHECK = "AdmissionCheck"
+    GANG_TIMEOUT = "GangTimeout"
+    GANG_MEMBER_LOST = "GangMemberLost"
 
 
 class UnderlyingCause(StrEnum):

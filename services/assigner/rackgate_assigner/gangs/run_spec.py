@@ -122,7 +122,11 @@ _decode = msgspec.json.Decoder(_RunSpec).decode
 
 def decode_run_spec(annotations: Mapping[str, str]) -> RunSpec | None:
     """The gangs of a started job; None if it has none, or does not say so in a readable way."""
-    text = annotations.get(GANG_RUN_SPEC_ANNOTATION)
+    return decode_run_text(annotations.get(GANG_RUN_SPEC_ANNOTATION, ""))
+
+
+def decode_run_text(text: str) -> RunSpec | None:
+    """As `decode_run_spec`, for the value of the annotation."""
     if not text:
         return None
     try:

@@ -26,13 +26,17 @@ from rackgate.jobframework.registry import KINDS, kind_of, owner_of
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate.wire.batch import Job
+from rackgate.wire.core import Pod
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.assumed_writes import AssumedCreations
 from rackgate_assigner.cache.pods.live_pods import LivePodCount
+from rackgate_assigner.gangs.pods_controller import GangPods, is_leaving
+from rackgate_assigner.gangs.reactions import requeue_state
 from rackgate_assigner.gangs.run_spec import NO_GANG
 from rackgate_assigner.jobs.executor import ActionExecutor, Stores
 from rackgate_assigner.jobs.patches import spec_ops
 from rackgate_assigner.jobs.plan import (
+    CheckGangs,
     CreateWorkload,
     NoAction,
     RequestReconcile,
@@ -43,6 +47,7 @@ from rackgate_assigner.jobs.plan import (
     reclaimed_pods,
 )
 from rackgate_assigner.jobs.state import (
+    GangTimedOut,
     JobState,
     Priority,
     has_foreign_owner,
@@ -106,6 +111,8 @@ class JobController:
         retention: Retention = _KEEP,
         is_namespace_selected: Callable[[str], bool] | None = None,
         gangs: GangIndex | None = None,
+        gang_pods: GangPods | None = None,
+        gang_timeout_limit: int | None = None,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -126,8 +133,11 @@ class JobController:
             retention: how long ended Workloads are kept.
             is_namespace_selected: whether jobs of a namespace are managed; None: they are in all.
             gangs: Workloads of gangs of jobs; None: gang scheduling is off.
+            gang_pods: their pods.
+            gang_timeout_limit: evictions because of gangs before a deactivation; None: it has none.
         """
-        self._gangs = gangs
+        self._gangs, self._gang_pods = gangs, gang_pods
+        self._gang_timeout_limit = gang_timeout_limit
         self._unmanaged = unmanaged_namespaces(system_namespace)
         self.queue = WorkQueue[Key]("jobs", self._reconcile, workers=workers)
         self._stores, self._report, self._features = stores, reporter, features
@@ -232,6 +242,8 @@ class JobController:
         self._left_to_collector_until.pop(workload.metadata.key, None)
         self._missing_owners.pop(workload.metadata.key, None)
         self._owner_removed.discard(workload.metadata.key)
+        if self._gang_pods is not None:
+            self._gang_pods.forget(workload.metadata.key)
         _remove_from_index(self._workloads_by_owner, workload)
         _discard_key(self._workloads_by_job, workload.job_uid, workload.metadata.key)
         self._enqueue_for_workload(workload)
@@ -246,6 +258,17 @@ class JobController:
             workload = self._stores.workloads.get(key)
             if workload is not None and (not count.total or _exceeds_admission(workload, count)):
                 self._enqueue_for_workload(workload)
+
+    def on_pod_upsert(self, before: Pod | None, pod: Pod) -> None:
+        """A bound pod was added or changed; only with gangs."""
+        if is_leaving(before, pod):
+            self.on_pod_gone(pod)
+
+    def on_pod_gone(self, pod: Pod) -> None:
+        """A bound pod has ended, is being deleted, or is gone; only with gangs."""
+        workload = self._gang_pods.on_pod_gone(pod) if self._gang_pods is not None else None
+        if workload is not None:
+            self._enqueue_for_workload(workload)
 
     def on_flavor_added(self, what: str) -> None:
         """A flavor that a job may wait for exists now: `kind/name`."""
@@ -418,6 +441,12 @@ class JobController:
         if own is None and job_state.finished is None:
             self._report_missing_class(job, job_state.priority)
         action = plan_job(job, workloads, job_state)
+        if isinstance(action, CheckGangs):
+            if not await self._is_still_running(job):
+                return  # the watch will show its change
+            job_state = await self._check_gangs(job, action, job_state)
+            action = plan_job(job, workloads, job_state)
+            self.queue.add(key)
         if isinstance(action, RequestReconcile) and not self._is_overdue(key, job, action.after_s):
             return
         if own is not None and job_state.stopped and isinstance(action, NoAction):
@@ -426,6 +455,29 @@ class JobController:
             await self._create(key, job, action)
         else:
             await self._executor.execute(job, action)
+
+    async def _is_still_running(self, job: JobLike) -> bool:
+        """Whether a job, read now, still runs as the watch says: its pods may end with it."""
+        kind = kind_of(job)
+        live = await self._executor.read_job(kind, job.metadata.key)
+        return (
+            live is not None
+            and (live.metadata.uid, live.metadata.deletion_timestamp) == (job.metadata.uid, None)
+            and kind.is_suspended(live) == kind.is_suspended(job)
+            and kind.finished(live) is None
+        )
+
+    async def _check_gangs(self, job: JobLike, action: CheckGangs, job_state: JobState) -> JobState:
+        """The state of a job after its pods were read."""
+        timed_out = None
+        if self._gang_pods is not None:
+            controllers = {job.metadata.uid, *(c.metadata.uid for c in self._children_of(job))}
+            eviction = await self._gang_pods.decide(job, action.workload, action.check, controllers)
+            if eviction is not None:
+                limit = self._gang_timeout_limit
+                requeue = requeue_state(action.workload, eviction.reason, clock.now(), limit=limit)
+                timed_out = GangTimedOut(eviction, requeue)
+        return replace(job_state, gang_check=None, gang_eviction=timed_out)
 
     async def _create(self, key: Key, job: JobLike, action: CreateWorkload) -> None:
         """Create the Workload of a job, unless an earlier creation is not in the watch yet."""
@@ -471,8 +523,17 @@ class JobController:
         if missing is not None and missing.remaining_s <= 0 and due:
             timed_out = self._timeouts.time_out(workload, missing.cause, now.wall)
         retention_over = kept_s is not None and kept_s <= 0
+        gang_check = None
+        if self._gang_pods is not None:
+            live = self._live_pods(job.metadata.uid).running
+            gang_check, later_s = self._gang_pods.check(
+                job, workload, job_state.gang, elapsed, live=live
+            )
+            if later_s > 0:
+                self.queue.add_later(key, later_s)
         return replace(
             job_state,
+            gang_check=gang_check,
             retention_over=retention_over,
             execution=execution,
             timed_out=timed_out,

@@ -27,6 +27,7 @@ from rackgate.jobframework.injection import StopAction, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.podsets import has_topology, podsets_differ, total_pods
 from rackgate.wire.kueue import RequeueState, Workload
+from rackgate_assigner.gangs.reactions import GangCheck
 from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
 from rackgate_assigner.jobs.patches import (
     finalizer_ops,
@@ -35,7 +36,7 @@ from rackgate_assigner.jobs.patches import (
     reserved_spec_ops,
     spec_ops,
 )
-from rackgate_assigner.jobs.state import JobState, workload_name_of
+from rackgate_assigner.jobs.state import GangTimedOut, JobState, workload_name_of
 from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload.execution_time import ExecutionTime
 from rackgate_assigner.workload.pods_ready_timeout import TimedOut
@@ -207,6 +208,14 @@ class RequestReconcile:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckGangs:
+    """Read the pods of the gangs, and plan again with what they show."""
+
+    workload: Workload
+    check: GangCheck
+
+
+@dataclass(frozen=True, slots=True)
 class WarnResize:
     """Warn the user that a running job requests more pods than were admitted."""
 
@@ -235,6 +244,7 @@ Action: TypeAlias = (
     | StartJob
     | ReapplyInjection
     | RequestReconcile
+    | CheckGangs
     | WarnResize
 )
 
@@ -540,7 +550,7 @@ def _plan_running(workload: Workload, job_state: JobState) -> Action:
 
 def _find_eviction(
     job: JobLike, workload: Workload, job_state: JobState
-) -> EvictWorkload | DeactivateWorkload | None:
+) -> EvictWorkload | DeactivateWorkload | CheckGangs | None:
     """The eviction that the job or its pods require; None if there is no reason."""
     queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
     if queue != workload.spec.queue_name:
@@ -570,6 +580,10 @@ def _find_eviction(
         return _exceed_execution_time(workload)
     if job_state.timed_out is not None:
         return _time_out(workload, job_state.timed_out)
+    if job_state.gang_eviction is not None:
+        return _evict_gang(workload, job_state.gang_eviction)
+    if job_state.gang_check is not None:
+        return CheckGangs(workload, job_state.gang_check)
     restarted = _describe_restarted_pods(workload, job_state)
     if restarted and not job_state.suspended:
         message = f"pods that were done, and whose quota others may use, came back: {restarted}"
@@ -586,13 +600,21 @@ def _release_quota(workload: Workload, execution: ExecutionTime | None) -> Relea
     return ReleaseQuota(workload, execution.past_s if execution is not None else None)
 
 
+def _exceed_requeuing_limit(workload: Workload) -> DeactivateWorkload:
+    cause = UnderlyingCause.REQUEUING_LIMIT_EXCEEDED
+    return DeactivateWorkload(workload, cause, "exceeding the maximum number of re-queuing retries")
+
+
+def _evict_gang(workload: Workload, found: GangTimedOut) -> EvictWorkload | DeactivateWorkload:
+    if found.requeue is None:
+        return _exceed_requeuing_limit(workload)
+    eviction = found.eviction
+    return EvictWorkload(workload, eviction.reason, eviction.message, found.requeue)
+
+
 def _time_out(workload: Workload, found: TimedOut) -> EvictWorkload | DeactivateWorkload:
     if found.requeue is None:
-        return DeactivateWorkload(
-            workload,
-            UnderlyingCause.REQUEUING_LIMIT_EXCEEDED,
-            "exceeding the maximum number of re-queuing retries",
-        )
+        return _exceed_requeuing_limit(workload)
     again = " again" if found.cause is UnderlyingCause.WAIT_FOR_RECOVERY else ""
     message = (
         f"Exceeded the PodsReady timeout {workload.metadata.key}: "

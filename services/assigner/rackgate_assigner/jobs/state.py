@@ -45,7 +45,13 @@ from rackgate.jobframework.templates import (
 )
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
-from rackgate.wire.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
+from rackgate.wire.kueue import (
+    RequeueState,
+    ResourceFlavor,
+    Workload,
+    WorkloadPriorityClass,
+)
+from rackgate_assigner.gangs.reactions import GangCheck, GangEviction
 from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
 from rackgate_assigner.workload.execution_time import ExecutionTime
 from rackgate_assigner.workload.pods_ready_timeout import TimedOut
@@ -67,6 +73,19 @@ class Priority:
     value: int = 0
     ref: Mapping[str, str] | None = None
     missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GangTimedOut:
+    """An eviction because of gangs.
+
+    Attributes:
+        requeue: the value of `status.requeueState` after it; None: the Workload was evicted too
+            often, so it is deactivated.
+    """
+
+    eviction: GangEviction
+    requeue: RequeueState | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +120,8 @@ class JobState:
         live_pods: pods whose quota is kept until they are gone, including terminating ones.
         beyond_admission: pods that run beyond those admitted, in PodSets where no gate holds them.
         gang: the Workload of gangs of its pods.
+        gang_check: why the pods of its gangs are to be read now; None if they need not be.
+        gang_eviction: why its gangs require an eviction, as the pods that were read show.
     """
 
     kind: str = "Job"
@@ -125,6 +146,8 @@ class JobState:
     live_pods: int = 0
     beyond_admission: int = 0
     gang: JobGang = NO_GANG
+    gang_check: GangCheck | None = None
+    gang_eviction: GangTimedOut | None = None
 
     @property
     def inactive(self) -> bool:
