@@ -20,7 +20,9 @@ pytestmark = pytest.mark.steady_clock
 SHORT: Object = {"gangGroups": [{"name": "gg", "minCount": 4, "scheduleTimeoutSeconds": 2}]}
 LONG_S = 3600
 LONG: Object = {"gangGroups": [{"name": "gg", "minCount": 4, "scheduleTimeoutSeconds": LONG_S}]}
-TERMINATE: Object = {"gangGroups": [{**LONG["gangGroups"][0], "reschedulingPolicy": "TerminateAll"}]}
+TERMINATE: Object = {
+    "gangGroups": [{**LONG["gangGroups"][0], "reschedulingPolicy": "TerminateAll"}]
+}
 
 
 def tries(world: GangWorld, name: str) -> Object:

@@ -10,6 +10,7 @@ from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.gang.levels import Object
 from tests.support.apiserver_faults import Fault
+from tests.support.objects import BLOCK, RACK
 from tests.wire.assigner_world import NAMESPACE, assigner, eventually
 from tests.wire.gangs_world import GANGS, GangWorld, gang_assigner, gang_world
 
@@ -283,3 +284,44 @@ async def test_a_rejected_default_is_reported_and_tried_again() -> None:
             world.submit_gang("train")
             await eventually(lambda: world.events("GangWorkloadRefused"))
             await eventually(world.started("train"))
+
+
+@pytest.mark.requirement("GNG-38")
+async def test_the_request_of_the_workload_is_that_of_the_podset_in_every_run() -> None:
+    async with gang_world() as world, gang_assigner(world):
+        world.describe("mine", {**ONE_GANG, "topologyRequest": {"required": RACK}})
+        world.submit_gang("train", link="mine")
+        await eventually(world.started("train"))
+        (podset,) = world.workload("train")["spec"]["podSets"]
+        assert podset["topologyRequest"]["required"] == RACK
+        assert podset["topologyRequest"]["podIndexLabel"] == names.COMPLETION_INDEX_LABEL
+        assert names.REQUIRED_TOPOLOGY not in str(podset["template"])
+        (given,) = world.workload("train")["status"]["admission"]["podSetAssignments"]
+        assert "topologyAssignment" in given
+        assert gates(world, "train") == [names.TOPOLOGY_GATE, names.GANG_GATE]
+        # The request of the running job stays, whatever is edited.
+        world.change(GANGS, "mine", lambda o: o["spec"].pop("topologyRequest"))
+        await eventually(world.shows("train", "PodsReady", "True"))
+        assert world.condition("train", "Evicted") == ("", "")
+        name = world.workload("train")["metadata"]["name"]
+        world.change(kinds.WORKLOADS, name, lambda own: own["spec"].update(active=False))
+        await eventually(lambda: "required" not in str(world.workload("train")["spec"]))
+
+
+@pytest.mark.requirement("GNG-38")
+async def test_requests_that_one_podset_cannot_express_hold_the_job() -> None:
+    async with gang_world() as world, gang_assigner(world):
+        inner = {**ONE_GANG["gangGroups"][0], "topologyRequest": {"required": BLOCK}}
+        spec = {"topologyRequest": {"required": RACK}, "gangGroups": [inner]}
+        world.describe("mine", spec)
+        world.submit_gang("train", link="mine")
+        await eventually(lambda: "is not finer than" in world.pending_message("train"))
+
+        def swap(gang: Any) -> None:
+            gang["spec"]["topologyRequest"] = {"required": BLOCK}
+            gang["spec"]["gangGroups"][0]["topologyRequest"] = {"required": RACK}
+
+        world.change(GANGS, "mine", swap)
+        await eventually(world.started("train"))
+        (podset,) = world.workload("train")["spec"]["podSets"]
+        assert podset["topologyRequest"]["required"] == RACK

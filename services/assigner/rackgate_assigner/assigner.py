@@ -195,7 +195,20 @@ class Assigner:
             is_job=lambda job: not is_child_of_job(job.metadata) and self.jobs.is_followed(job),
             set_hold=self.cache.set_hold,
             on_change=self._on_gang_change,
+            is_narrower=self._is_narrower,
         )
+
+    def _is_narrower(self, outer: str, inner: str) -> bool:
+        """Whether in all Topologies with both levels the domains of one are parts of the other's.
+
+        Not if there is no such Topology.
+        """
+        both = [
+            levels
+            for levels in self.cache.topologies.values()
+            if outer in levels and inner in levels
+        ]
+        return bool(both) and all(one.index(outer) < one.index(inner) for one in both)
 
     def _gang_controller(self, client: Client) -> GangController | None:
         watches, index = self.watches, self._gang_index
@@ -453,6 +466,10 @@ class Assigner:
             lambda _before, workload: index.on_workload_change(workload), index.on_workload_change
         )
         watches.pods.add_listener(self.jobs.on_pod_upsert, self.jobs.on_pod_gone)
+        watches.topologies.add_listener(
+            lambda _before, _topology: index.on_topologies_change(),
+            lambda _topology: index.on_topologies_change(),
+        )
         for managed in watches.kinds.values():
             managed.add_listener(delete=gangs.on_job_delete)
 

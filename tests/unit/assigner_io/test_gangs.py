@@ -11,8 +11,8 @@ from rackgate.api.names import GANG_RUN_SPEC_ANNOTATION
 from rackgate.gang.expand import expand
 from rackgate.gang.lifecycle import GangChoice
 from rackgate.wire.core import Meta, OwnerReference
-from rackgate_assigner.gangs.gang_workload import GangWorkload, decode_gang_workload
-from rackgate_assigner.gangs.holds import HoldReason, PodSetPods, find_hold, unsatisfiable
+from rackgate_assigner.gangs.gang_workload import GangWorkload, PodSetPods, decode_gang_workload
+from rackgate_assigner.gangs.holds import HoldReason, find_hold, unsatisfiable
 from rackgate_assigner.gangs.plan import (
     AdoptGangWorkload,
     CreateGangWorkload,

@@ -15,7 +15,8 @@ from typing import Final
 from rackgate.gang.levels import Object
 from rackgate.gang.lifecycle import GangChoice
 from rackgate.gang.membership import NAME_LABELS, Mismatch, part_of, replica_key
-from rackgate_assigner.gangs.gang_workload import GangWorkload, min_count
+from rackgate_assigner.gangs.gang_workload import GangWorkload, PodSetPods, min_count
+from rackgate_assigner.gangs.topology import NO_TOPOLOGY, GangTopology
 
 
 class HoldReason(StrEnum):
@@ -38,20 +39,6 @@ class Hold:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodSetPods:
-    """Pods of one PodSet, as far as gangs depend on them.
-
-    Attributes:
-        count: how many.
-        labels: those that all of them have. Pods may have more.
-    """
-
-    name: str
-    count: int
-    labels: Mapping[str, str]
-
-
 REMOVE_LINK: Final = "remove the annotation from the pod template"
 
 
@@ -62,6 +49,7 @@ def find_hold(
     *,
     job_uid: str,
     holder: str,
+    topology: GangTopology = NO_TOPOLOGY,
 ) -> Hold | None:
     """Why a job is not admitted; None if its gangs allow it.
 
@@ -71,6 +59,7 @@ def find_hold(
         podsets: of the job.
         job_uid: of the job.
         holder: name of another job that uses the same Workload of gangs now; "" if none does.
+        topology: what it gets from the topology requests of its Workload of gangs.
     """
     if choice.problem:
         return Hold(HoldReason.INVALID_TEMPLATE, choice.problem)
@@ -94,6 +83,8 @@ def find_hold(
     missing = unsatisfiable(workload.canonical, podsets)
     if missing:
         return Hold(HoldReason.UNSATISFIABLE, f"{missing} of the {name}")
+    if topology.message:
+        return Hold(HoldReason.TOPOLOGY, f"the {name} cannot be placed: {topology.message}")
     return None
 
 

@@ -6,7 +6,7 @@ computed again, before any scheduling cycle can read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -15,12 +15,13 @@ from rackgate.features import Features
 from rackgate.gang.lifecycle import GangChoice, choose_gang, own_name
 from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.registry import kind_of
-from rackgate.jobframework.templates import labels_of
+from rackgate.jobframework.templates import annotations_of, labels_of
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.gangs.gang_workload import GangWorkload
-from rackgate_assigner.gangs.holds import Hold, PodSetPods, find_hold, is_owned_by
+from rackgate_assigner.gangs.gang_workload import GangWorkload, PodSetPods
+from rackgate_assigner.gangs.holds import Hold, find_hold, is_owned_by
 from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang, decode_run_spec, encode_run_spec
+from rackgate_assigner.gangs.topology import NO_TOPOLOGY, GangTopology, gang_topology
 
 
 class JobKey(NamedTuple):
@@ -56,6 +57,7 @@ class _Known:
 
 
 _NO_CHOICE: Final = GangChoice()
+_TOPOLOGY: Final = frozenset((*names.TOPOLOGY_ANNOTATIONS, names.SLICE_SIZE, names.PODSET_GROUP))
 
 
 class GangIndex:
@@ -75,6 +77,7 @@ class GangIndex:
         is_job: Callable[[JobLike], bool],
         set_hold: Callable[[str, str], None],
         on_change: Callable[[JobKey], None],
+        is_narrower: Callable[[str, str], bool] = lambda _outer, _inner: False,
     ) -> None:
         """Start empty.
 
@@ -86,7 +89,9 @@ class GangIndex:
             is_job: whether a job is managed by itself, and not as a part of another one.
             set_hold: called with the key of a Workload, and why it is not admitted.
             on_change: called with the key of a job to be reconciled.
+            is_narrower: whether the domains of the second level are parts of those of the first.
         """
+        self._is_narrower = is_narrower
         self._rev_n = features.workload_rev_n
         self._jobs, self._workloads, self._gangs = jobs, workloads, gangs
         self.is_job, self._set_hold, self._on_change = is_job, set_hold, on_change
@@ -126,9 +131,8 @@ class GangIndex:
             return NO_GANG  # it was started without, and its pods are not held
         if started and run is not None:
             is_own = run.workload == own_name(kind_of(job), job.metadata)
-            return JobGang(
-                run.links, job.metadata.annotations[names.GANG_RUN_SPEC_ANNOTATION], is_own
-            )
+            text = job.metadata.annotations[names.GANG_RUN_SPEC_ANNOTATION]
+            return JobGang(run.links, text, is_own, started=True)
         choice = self.choice(job)
         if not choice.links:
             return NO_GANG
@@ -138,7 +142,16 @@ class GangIndex:
         if choice.is_own and not is_owned_by(found, job.metadata.uid):
             return JobGang(choice.links, is_own=True)
         run_spec = encode_run_spec(choice.links, found.canonical)
-        return JobGang(choice.links, run_spec, choice.is_own)
+        topology = self.topology(choice, found, self.podsets(job))
+        return JobGang(choice.links, run_spec, choice.is_own, topology.annotations)
+
+    def topology(
+        self, choice: GangChoice, gang: GangWorkload, podsets: Sequence[PodSetPods]
+    ) -> GangTopology:
+        """What a job gets from the topology requests of its Workload of gangs."""
+        return gang_topology(
+            gang.canonical, podsets, workload=choice.name, is_narrower=self._is_narrower
+        )
 
     def gang(self, namespace: str, name: str) -> GangWorkload | None:
         """A Workload of gangs, None if there is none."""
@@ -211,6 +224,12 @@ class GangIndex:
         """A Workload of gangs was deleted."""
         self._gang_changed(gang.metadata.key)
 
+    def on_topologies_change(self) -> None:
+        """A Topology was added, changed or deleted: its levels have an order now, or none."""
+        for key, known in list(self._known.items()):
+            if known.choice.name:
+                self._refresh(key)
+
     def _gang_changed(self, gang: str) -> None:
         for key in self.keys_for(gang):
             self._refresh(key)
@@ -273,13 +292,16 @@ class GangIndex:
             return
         meta = job.metadata
         gang = f"{meta.namespace}/{known.choice.name}"
-        holder = self._holders.get(gang)
+        holder, found = self._holders.get(gang), self._gangs.get(gang)
         hold = find_hold(
             known.choice,
-            self._gangs.get(gang),
+            found,
             known.podsets,
             job_uid=meta.uid,
             holder="" if holder in (None, key) else holder.name.partition("/")[2],
+            topology=NO_TOPOLOGY
+            if found is None
+            else self.topology(known.choice, found, known.podsets),
         )
         if hold is None:
             self._holds.pop(key, None)
@@ -323,6 +345,11 @@ def _podsets_of(job: JobLike, choice: GangChoice) -> tuple[PodSetPods, ...]:
             one.podset,
             counts.get(one.podset, 0),
             {**_text(labels_of(one.template)), **added.get(one.podset, {})},
+            {
+                key: value
+                for key, value in _text(annotations_of(one.template)).items()
+                if key in _TOPOLOGY
+            },
         )
         for one in kind.templates(manifest)
         if one.podset in choice.links

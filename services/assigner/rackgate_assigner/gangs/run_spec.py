@@ -37,11 +37,15 @@ class JobGang:
         links: by PodSet, its name; empty for a job without gangs.
         run_spec: value of the annotation that its start writes; "" while it does not exist.
         is_own: Rackgate makes it.
+        topology: by PodSet, topology annotations that say what it requests.
+        started: the job was started with it.
     """
 
     links: Mapping[str, str] = field(default_factory=dict)
     run_spec: str = ""
     is_own: bool = False
+    topology: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    started: bool = False
 
     @property
     def missing(self) -> str:

@@ -204,7 +204,7 @@ class ActionExecutor:
         priority = resolve_priority(
             job, self._stores.workload_priority_classes, self._stores.priority_classes
         )
-        body = workload_body(job, name, priority, elastic=action.elastic)
+        body = workload_body(job, name, priority, elastic=action.elastic, gang=action.gang)
         try:
             await self._writer.create(body)
         except AlreadyExistsError:

@@ -15,7 +15,7 @@ from rackgate.jobframework.podsets import pods_without_gate, podsets_differ
 from rackgate.jobframework.registry import kind_of
 from rackgate.wire.kueue import PriorityClassRef, ResourceFlavor, Workload
 from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
-from rackgate_assigner.jobs.state import JobState, Priority, podset_infos_of
+from rackgate_assigner.jobs.state import JobState, Priority, podset_infos_of, podsets_of
 
 _ELASTIC_ANNOTATION_PATH: Final = "/metadata/annotations" + pointer(names.ELASTIC_ANNOTATION)
 
@@ -107,7 +107,12 @@ def _annotation_ops(item: JobLike | Workload, entries: Mapping[str, str]) -> lis
 
 
 def workload_body(
-    job: JobLike, name: str, priority: Priority, *, elastic: bool = False
+    job: JobLike,
+    name: str,
+    priority: Priority,
+    *,
+    elastic: bool = False,
+    gang: JobGang = NO_GANG,
 ) -> dict[str, Any]:
     """A new Workload for a job.
 
@@ -116,13 +121,14 @@ def workload_body(
         name: of the Workload, see `workload_name_of`.
         priority: as resolved.
         elastic: it may be resized while its job runs.
+        gang: the Workload of gangs of its pods.
     """
     kind = kind_of(job)
     spec: dict[str, Any] = {
         "queueName": job.metadata.labels[names.QUEUE_LABEL],
         "active": True,
         "priority": priority.value,
-        "podSets": kind.podsets(kind.manifest(job)),
+        "podSets": podsets_of(kind, kind.manifest(job), gang, None),
     }
     maximum = maximum_execution_time(job.metadata.labels)
     if maximum is not None:

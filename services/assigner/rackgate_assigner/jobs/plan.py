@@ -58,6 +58,7 @@ class CreateWorkload:
 
     name: str
     elastic: bool = False
+    gang: JobGang = NO_GANG
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +393,7 @@ def _plan_without_workload(job: JobLike, name: str, job_state: JobState) -> Acti
         return NoAction(job_state.priority.missing)
     if job_state.gang.is_own and job_state.gang.missing:
         return NoAction(f"it waits for its Workload of gangs {job_state.gang.missing}")
-    return CreateWorkload(name, job_state.elastic)
+    return CreateWorkload(name, job_state.elastic, job_state.gang)
 
 
 def _plan_deleted_workload(job: JobLike, workload: Workload, job_state: JobState) -> Action:

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import msgspec
+
 from rackgate.api import names
 from rackgate.api.names import workload_name
 from rackgate.features import DEFAULTS, Features
@@ -13,6 +15,7 @@ from rackgate.jobframework.generic_job import (
     GenericJob,
     JobLike,
     JobOutcome,
+    Manifest,
     StaleChildJob,
     TemplateEdits,
 )
@@ -32,6 +35,7 @@ from rackgate.jobframework.podsets import (
     counts_of,
     original_templates,
     topology_by_podset,
+    without_empty,
 )
 from rackgate.jobframework.registry import kind_of
 from rackgate.jobframework.templates import (
@@ -42,6 +46,7 @@ from rackgate.jobframework.templates import (
     gates_of,
     labels_of,
     section,
+    with_entries,
 )
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
@@ -189,7 +194,7 @@ def read_job_state(
     """
     kind = kind_of(job)
     manifest = kind.manifest(job)
-    templates, podsets = kind.templates(manifest), kind.podsets(manifest)
+    templates, podsets = kind.templates(manifest), podsets_of(kind, manifest, gang, workload)
     originals = original_templates(workload)
     podset_infos = _known_podset_infos(kind, workload, flavors, templates)
     applied = _applied_podset_infos(workload, templates, podset_infos)
@@ -242,6 +247,45 @@ def read_job_state(
         beyond_admission=beyond_admission,
         gang=gang,
     )
+
+
+def podsets_of(
+    kind: GenericJob[Any], manifest: Manifest, gang: JobGang, workload: Workload | None
+) -> list[dict[str, Any]]:
+    """The PodSets of a job, with the topology requests of its Workload of gangs.
+
+    A started job keeps those that its Workload has.
+    """
+    podsets = kind.podsets(manifest)
+    if gang.started and workload is not None:
+        kept = {one.name: one.topology_request for one in workload.spec.pod_sets}
+        for podset in podsets:
+            found = kept.get(podset["name"]) if podset["name"] in gang.links else None
+            if found is not None and "topologyRequest" not in podset:
+                podset["topologyRequest"] = without_empty(msgspec.to_builtins(found))
+    if not gang.topology:
+        return podsets
+    asking = manifest
+    for one in kind.templates(manifest):
+        if one.podset in gang.topology:
+            path = one.pointer.split("/")[1:]
+            asking = _with_annotations(asking, path, gang.topology[one.podset])
+    requests = {one["name"]: one.get("topologyRequest") for one in kind.podsets(asking)}
+    for podset in podsets:
+        if podset["name"] in gang.topology:
+            podset["topologyRequest"] = requests[podset["name"]]
+    return podsets
+
+
+def _with_annotations(item: Any, path: Sequence[str], annotations: Mapping[str, str]) -> Any:
+    """A copy of a manifest in which the template at this path has these annotations, too."""
+    if not path:
+        return with_entries(item, "metadata", "annotations", annotations)
+    if isinstance(item, list):
+        index = int(path[0])
+        inner = _with_annotations(item[index], path[1:], annotations)
+        return [*item[:index], inner, *item[index + 1 :]]
+    return {**item, path[0]: _with_annotations(item[path[0]], path[1:], annotations)}
 
 
 def workload_name_of(job: JobLike) -> str:
