@@ -325,3 +325,41 @@ async def test_requests_that_one_podset_cannot_express_hold_the_job() -> None:
         await eventually(world.started("train"))
         (podset,) = world.workload("train")["spec"]["podSets"]
         assert podset["topologyRequest"]["required"] == RACK
+
+
+def status(world: GangWorld, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = (world.gang(name) or {}).get("status", {})
+    return found
+
+
+def shown(world: GangWorld, name: str) -> dict[str, tuple[str, str]]:
+    """Status and reason by condition."""
+    listed = status(world, name).get("conditions", [])
+    return {c["type"]: (c["status"], c["reason"]) for c in listed}
+
+
+@pytest.mark.requirement("GNG-08")
+async def test_the_status_follows_the_gang_and_its_last_write_is_enough() -> None:
+    async with gang_world() as world, gang_assigner(world):
+        world.ready = False
+        world.describe("mine", ONE_GANG)
+        world.submit_gang("train", link="mine")
+        await eventually(lambda: shown(world, "mine").get("GangScheduled") == ("False", "NotBound"))
+        assert shown(world, "mine")["Exclusive"] == ("True", "OneJob")
+        assert status(world, "mine")["members"] == "0/4"
+        world.pods("train", 0, 1, 2)
+        await eventually(lambda: status(world, "mine")["members"] == "3/4")
+        (gang,) = status(world, "mine")["gangs"]
+        assert (gang["name"], gang["bound"], gang["minCount"]) == ("gg", 3, 4)
+        world.submit_gang("second", link="mine")
+        await eventually(
+            lambda: shown(world, "mine")["Exclusive"] == ("False", "SharedByTwoJobs")
+        )
+        world.pods("train", 3)
+        await eventually(lambda: shown(world, "mine")["GangScheduled"] == ("True", "Running"))
+        assert status(world, "mine")["phase"] == "Running"
+        assert "gangs" not in status(world, "mine")
+        world.delete(kinds.JOBS, "second")
+        world.complete("train")
+        await eventually(lambda: status(world, "mine").get("phase") == "Empty")
+        assert set(shown(world, "mine")) == {"GangScheduled"}

@@ -7,7 +7,8 @@ update the cache and enqueue keys. They are cheap, and the same on a standby.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -56,6 +57,7 @@ from rackgate_assigner.workload_slices.writer import SliceWriter
 if TYPE_CHECKING:
     from rackgate_assigner.gangs.controller import GangController
     from rackgate_assigner.gangs.index import GangIndex, JobKey
+    from rackgate_assigner.gangs.status_controller import GangStatusController
     from rackgate_assigner.osmo_pools.controller import PoolController
 
 V = TypeVar("V", bound=Object)
@@ -101,6 +103,7 @@ class Assigner:
         self._gang_index = self._start_gang_index()
         self.jobs = self._job_controller(for_jobs, writer, settings)
         self.gangs = self._gang_controller(for_jobs)
+        self.gang_statuses = self._gang_status_controller(pending)
         self.slices = self._slice_controller(SliceWriter(admission, writer), settings)
         self.checks = AdmissionCheckController(
             watches.workloads.store, self.cache.cluster_queues, writer
@@ -196,7 +199,39 @@ class Assigner:
             set_hold=self.cache.set_hold,
             on_change=self._on_gang_change,
             is_narrower=self._is_narrower,
+            on_use_change=self._on_gang_use_change,
         )
+
+    def _on_gang_use_change(self, gang: str) -> None:
+        if self.gang_statuses is not None:
+            self.gang_statuses.mark(gang)
+
+    def _gang_status_controller(self, client: Client) -> GangStatusController | None:
+        watches, index = self.watches, self._gang_index
+        if index is None or watches.gangs is None:
+            return None
+        from rackgate_assigner.gangs.status_controller import GangStatusController
+        from rackgate_assigner.gangs.writer import GangWriter
+
+        return GangStatusController(
+            index,
+            {kind: watch.store for kind, watch in watches.kinds.items()},
+            watches.workloads.store,
+            watches.gangs.store,
+            GangWriter(client),
+            bound_pods=self._bound_pods,
+        )
+
+    def _bound_pods(self, job_uid: str) -> Mapping[str, int]:
+        """Bound pods of a job that have not ended, by PodSet."""
+        rows = self.cache.live_pods.rows_of(job_uid)
+        return Counter(row.podset for row in rows if not row.terminating)
+
+    def _on_pods_change(self, job_uid: str) -> None:
+        self.jobs.on_pods_change(job_uid)
+        if self._gang_index is not None:
+            for key in self.cache.excess_usage.workloads_of(job_uid):
+                self._gang_index.on_pods_change(key)
 
     def _is_narrower(self, outer: str, inner: str) -> bool:
         """Whether in all Topologies with both levels the domains of one are parts of the other's.
@@ -365,6 +400,8 @@ class Assigner:
                     spawn(group, self.pools.run(), "osmo-pools")
                 if self.gangs is not None:
                     spawn(group, self.gangs.run(), "gangs")
+                if self.gang_statuses is not None:
+                    spawn(group, self.gang_statuses.run(), "gang-status")
         finally:
             self.acting = False
 
@@ -432,7 +469,7 @@ class Assigner:
         )
         watches.cluster_queues.add_listener(self.checks.on_cluster_queue_upsert)
         watches.child_jobs.add_listener(self._on_child_job_upsert, self._on_child_job_delete)
-        cache.on_pods_changed = self.jobs.on_pods_change
+        cache.on_pods_changed = self._on_pods_change
         cache.on_hosts_changed = failures.on_hosts_change
         cache.on_excess_usage_changed = self._on_excess_usage_changed
         for managed in watches.kinds.values():

@@ -77,6 +77,7 @@ class GangIndex:
         is_job: Callable[[JobLike], bool],
         set_hold: Callable[[str, str], None],
         on_change: Callable[[JobKey], None],
+        on_use_change: Callable[[str], None] = lambda _gang: None,
         is_narrower: Callable[[str, str], bool] = lambda _outer, _inner: False,
     ) -> None:
         """Start empty.
@@ -89,9 +90,10 @@ class GangIndex:
             is_job: whether a job is managed by itself, and not as a part of another one.
             set_hold: called with the key of a Workload, and why it is not admitted.
             on_change: called with the key of a job to be reconciled.
+            on_use_change: called with the key of a Workload of gangs whose use may have changed.
             is_narrower: whether the domains of the second level are parts of those of the first.
         """
-        self._is_narrower = is_narrower
+        self._is_narrower, self._on_use_change = is_narrower, on_use_change
         self._rev_n = features.workload_rev_n
         self._jobs, self._workloads, self._gangs = jobs, workloads, gangs
         self.is_job, self._set_hold, self._on_change = is_job, set_hold, on_change
@@ -194,7 +196,7 @@ class GangIndex:
             kind = kind_of(job)
             choice = choose_gang(kind, kind.manifest(job), meta, rev_n=self._rev_n)
             podsets = _podsets_of(job, choice) if choice.links else ()
-            own = self._workload_key(job)
+            own = self.workload_key(job)
             if known is not None and known.choice.name != choice.name:
                 self._unlink(key, f"{meta.namespace}/{known.choice.name}")
             found = _Known(meta.uid, own, meta.generation, dict(meta.annotations), choice, podsets)
@@ -213,12 +215,22 @@ class GangIndex:
             return
         known = self._known.get(key)
         if known is not None and known.choice.name:
-            self._link(key, job, f"{workload.metadata.namespace}/{known.choice.name}")
+            gang = f"{workload.metadata.namespace}/{known.choice.name}"
+            self._link(key, job, gang)
+            self._on_use_change(gang)
             self._on_change(key)
 
-    def on_gang_upsert(self, _before: GangWorkload | None, gang: GangWorkload) -> None:
-        """A Workload of gangs was added or changed."""
-        self._gang_changed(gang.metadata.key)
+    def on_pods_change(self, workload: str) -> None:
+        """Pods of a job were bound or have ended; the key is that of its Workload."""
+        key = self._by_own_name.get(workload)
+        known = self._known.get(key) if key is not None else None
+        if known is not None and known.choice.name:
+            self._on_use_change(f"{workload.partition('/')[0]}/{known.choice.name}")
+
+    def on_gang_upsert(self, before: GangWorkload | None, gang: GangWorkload) -> None:
+        """A Workload of gangs was added or changed; its status does not count."""
+        if before is None or _identity(before) != _identity(gang):
+            self._gang_changed(gang.metadata.key)
 
     def on_gang_delete(self, gang: GangWorkload) -> None:
         """A Workload of gangs was deleted."""
@@ -248,7 +260,7 @@ class GangIndex:
 
     def _link(self, key: JobKey, job: JobLike, gang: str) -> None:
         """Record that a job uses a Workload of gangs, or does not any more because it is over."""
-        workload = self._workloads.get(self._workload_key(job))
+        workload = self._workloads.get(self.workload_key(job))
         if _is_over(job, workload):
             self._unlink(key, gang)
             return
@@ -269,6 +281,7 @@ class GangIndex:
         users = self._users.get(gang, {})
         if users.pop(key, None) is None:
             return
+        self._on_use_change(gang)
         if not users:
             del self._users[gang]
         if self._holders.get(gang) == key:
@@ -307,10 +320,11 @@ class GangIndex:
             self._holds.pop(key, None)
         else:
             self._holds[key] = hold
-        self._set_hold(self._workload_key(job), "" if hold is None else hold.message)
+        self._set_hold(self.workload_key(job), "" if hold is None else hold.message)
+        self._on_use_change(gang)
 
     @staticmethod
-    def _workload_key(job: JobLike) -> str:
+    def workload_key(job: JobLike) -> str:
         """Key of the Workload of Kueue's API of a job: both have the same name."""
         return f"{job.metadata.namespace}/{own_name(kind_of(job), job.metadata)}"
 
@@ -318,6 +332,12 @@ class GangIndex:
 def key_of(job: JobLike) -> JobKey:
     """The key of a job."""
     return JobKey(kind_of(job).name, job.metadata.key)
+
+
+def _identity(gang: GangWorkload) -> tuple[object, ...]:
+    """What jobs depend on."""
+    meta = gang.metadata
+    return (meta.uid, meta.owner_references, meta.deletion_timestamp, gang.spec, gang.readable)
 
 
 def _is_current(known: _Known, meta: Meta) -> bool:

@@ -453,8 +453,19 @@ class JobController:
             self._notify_in_sync(own.metadata.key)
         if isinstance(action, CreateWorkload):
             await self._create(key, job, action)
-        else:
-            await self._executor.execute(job, action)
+            return
+        await self._executor.execute(job, action)
+        if job_state.gang_eviction is not None:
+            self._report_gang_eviction(job, job_state)
+
+    def _report_gang_eviction(self, job: JobLike, job_state: JobState) -> None:
+        """An Event on the Workload of gangs, if it still exists."""
+        found, links = job_state.gang_eviction, job_state.gang.links
+        name = min(links.values(), default="")
+        gang = self._gangs.gang(job.metadata.namespace, name) if self._gangs is not None else None
+        if found is not None and gang is not None:
+            eviction = found.eviction
+            self._report.gang(gang.metadata, eviction.reason, eviction.message, warning=True)
 
     async def _is_still_running(self, job: JobLike) -> bool:
         """Whether a job, read now, still runs as the watch says: its pods may end with it."""
