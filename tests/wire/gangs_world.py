@@ -66,7 +66,7 @@ class GangWorld(World):
 
     def _check_start(self, job: Object) -> None:
         super()._check_start(job)
-        template = job["spec"]["template"]
+        template = job["spec"].get("template", {"spec": {}})  # a JobSet has several
         link = template.get("metadata", {}).get("annotations", {}).get(names.GANG_LINK_ANNOTATION)
         gates = [gate["name"] for gate in template["spec"].get("schedulingGates", [])]
         if link and self.get(GANGS, link, NAMESPACE) is None:

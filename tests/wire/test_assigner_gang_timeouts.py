@@ -48,7 +48,7 @@ async def started(world: GangWorld, name: str, spec: Object) -> None:
     await eventually(world.started(name))
 
 
-@pytest.mark.requirement("GNG-11", "GNG-13")
+@pytest.mark.requirement("GNG-11")
 async def test_race_11_a_gang_that_is_not_bound_in_time_gives_everything_back_and_waits() -> None:
     """Another pod took the node of one member, between the assignment and the bind."""
     async with gang_world() as world, gang_assigner(world):

@@ -352,9 +352,7 @@ async def test_the_status_follows_the_gang_and_its_last_write_is_enough() -> Non
         (gang,) = status(world, "mine")["gangs"]
         assert (gang["name"], gang["bound"], gang["minCount"]) == ("gg", 3, 4)
         world.submit_gang("second", link="mine")
-        await eventually(
-            lambda: shown(world, "mine")["Exclusive"] == ("False", "SharedByTwoJobs")
-        )
+        await eventually(lambda: shown(world, "mine")["Exclusive"] == ("False", "SharedByTwoJobs"))
         world.pods("train", 3)
         await eventually(lambda: shown(world, "mine")["GangScheduled"] == ("True", "Running"))
         assert status(world, "mine")["phase"] == "Running"

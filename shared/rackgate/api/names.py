@@ -174,6 +174,7 @@ class PendingReason(StrEnum):
     NO_RESERVATION = "NoReservation"
     UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"
     PENDING_DELAYED_TOPOLOGY = "PendingDelayedTopologyRequests"
+    GANG_NOT_READY = "GangNotReady"
 
 
 class EvictionReason(StrEnum):

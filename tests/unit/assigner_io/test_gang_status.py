@@ -78,7 +78,6 @@ def test_pods_that_no_group_takes_are_shown() -> None:
     assert "PodSets two" in found.changes[0].message
 
 
-@pytest.mark.requirement("GNG-46")
 def test_the_status_is_small_at_any_number_of_gangs_and_fits_the_schema() -> None:
     groups = [
         {

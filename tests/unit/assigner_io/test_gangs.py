@@ -81,6 +81,7 @@ def reason(choice: GangChoice, found: GangWorkload | None, **facts: Any) -> Hold
     return None if hold is None else hold.reason
 
 
+@pytest.mark.requirement("GNG-24", "GNG-26")
 def test_each_reason_that_holds_a_job() -> None:
     assert reason(GangChoice(), None) is None
     assert reason(GangChoice(problem="p"), None) is HoldReason.INVALID_TEMPLATE
@@ -143,7 +144,6 @@ def test_an_annotation_that_is_no_run_is_none(text: str) -> None:
     assert decode_run_spec({GANG_RUN_SPEC_ANNOTATION: text}) is None
 
 
-@pytest.mark.requirement("GNG-46")
 def test_the_watch_keeps_no_templates() -> None:
     spec = {
         "gangGroups": [{"name": "gg", "minCount": 2}],

@@ -72,7 +72,7 @@ def plan_gang(job: GangJob, own: GangWorkload | None, named: GangWorkload | None
     if own is not None and mine and not gone and job.inactive:
         if not job.choice.is_own and not job.choice.problem:
             return DeleteGangWorkload(own, "the job does not use it")
-        # Nobody has changed it since it was made, so what it says is what the job said then.
+        # No one has changed it since it was made, so what it says is what the job said then.
         if job.choice.spec is not None and own.metadata.generation <= 1:
             wanted = without_templates(job.choice.spec)
             if own.spec != wanted:

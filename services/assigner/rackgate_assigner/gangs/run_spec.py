@@ -1,7 +1,7 @@
 """The gangs of one run of a job: written on the job at its start, and removed when it stops.
 
 A Workload of gangs may be changed or deleted while a job runs. The run keeps the numbers that it
-was started with, so nobody has to guess which version of them a pod was released under. The job
+was started with, so no one has to guess which version of them a pod was released under. The job
 has them in an annotation. Its user could write anything there, which affects only this job.
 """
 

@@ -107,6 +107,8 @@ class Eligibility:
         if problem:
             # A Workload that only its owner can fix must not block the queue.
             return requeue(info, Inadmissible(PendingReason.MISCONFIGURED, problem))
+        if info.hold:
+            return requeue(info, Inadmissible(PendingReason.GANG_NOT_READY, info.hold))
         invalid = self._invalid_request(info, Offer(offered, self._snapshot.flavors))
         if not invalid:
             return Eligible(info, offered, family)
@@ -165,8 +167,6 @@ class Eligibility:
     def _problem(self, info: WorkloadInfo) -> str:
         """What is wrong with the Workload in any queue; empty if nothing is."""
         problems = [podset.problem for podset in info.podsets if podset.problem]
-        if info.hold:
-            problems.append(info.hold)
         podsets = [podset.request for podset in info.podsets]
         both_levels = self._features.required_and_preferred
         return "; ".join(problems or conflicting_requests(podsets, both_levels=both_levels))
