@@ -133,7 +133,9 @@ class GangWorld(World):
         job["spec"]["suspend"] = True
         return self.put(kinds.JOBS, job)
 
-    def pods(self, job: str, *indexes: int, phase: str = "Running", released: bool = True) -> None:
+    def add_pods(
+        self, job: str, *indexes: int, phase: str = "Running", released: bool = True
+    ) -> None:
         """Pods of a started Job: bound under its present admission, or gated."""
         found = self.job(job)
         template, workload = found["spec"]["template"]["metadata"], self.workload(job)

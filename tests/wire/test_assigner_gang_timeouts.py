@@ -9,10 +9,11 @@ import pytest
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.timestamps import parse_rfc3339
-from rackgate.gang.levels import Object
 from rackgate.runtime import clock
+from tests.support.apiserver import Object
 from tests.wire.assigner_world import NAMESPACE, eventually
 from tests.wire.gangs_world import GANGS, GangWorld, gang_assigner, gang_world
+from tests.wire.killing import WATCHED, Killer, keep_running, while_running
 
 pytestmark = pytest.mark.steady_clock
 
@@ -54,7 +55,7 @@ async def test_race_11_a_gang_that_is_not_bound_in_time_gives_everything_back_an
     async with gang_world() as world, gang_assigner(world):
         await started(world, "train", SHORT)
         template = world.workload("train")["spec"]["podSets"][0]["template"]
-        world.pods("train", 0, 1, 2)
+        world.add_pods("train", 0, 1, 2)
         await eventually(world.shows("train", "Evicted", "True", "GangTimeout"))
         assert message(world, "train") == (
             "3 of 4 pods of gang gg are bound, 3 exist 2 s after the admission"
@@ -81,7 +82,7 @@ async def test_race_11_a_gang_that_is_not_bound_in_time_gives_everything_back_an
 async def test_a_gang_that_is_bound_in_time_is_left_alone_also_if_it_is_not_ready() -> None:
     async with gang_world() as world, gang_assigner(world):
         await started(world, "train", SHORT)
-        world.pods("train", 0, 1, 2, 3)
+        world.add_pods("train", 0, 1, 2, 3)
         world.describe("other", SHORT)
         world.submit_gang("slow", link="other", queue="plain")
         await eventually(world.shows("slow", "Evicted", "True", "GangTimeout"))
@@ -94,7 +95,7 @@ async def test_race_7_a_member_that_is_bound_while_the_time_ends_counts() -> Non
     async with gang_world() as world, gang_assigner(world):
         await started(world, "train", SHORT)
         world.unseen.add("train-3")
-        world.pods("train", 0, 1, 2, 3)
+        world.add_pods("train", 0, 1, 2, 3)
         await eventually(lambda: lists_of_pods(world, "train"))
         world.describe("other", SHORT)
         world.submit_gang("slow", link="other", queue="plain")
@@ -107,8 +108,8 @@ async def test_race_7_a_member_that_is_bound_while_the_time_ends_counts() -> Non
 async def test_pods_that_have_succeeded_count_as_present() -> None:
     async with gang_world() as world, gang_assigner(world):
         await started(world, "train", SHORT)
-        world.pods("train", 0, 1, phase="Succeeded")
-        world.pods("train", 2, 3)
+        world.add_pods("train", 0, 1, phase="Succeeded")
+        world.add_pods("train", 2, 3)
         await eventually(lambda: lists_of_pods(world, "train"))
         world.describe("other", SHORT)
         world.submit_gang("slow", link="other", queue="plain")
@@ -119,7 +120,7 @@ async def test_pods_that_have_succeeded_count_as_present() -> None:
 async def test_race_12_a_workload_that_is_edited_during_a_run_counts_from_the_next_one() -> None:
     async with gang_world() as world, gang_assigner(world):
         await started(world, "train", SHORT)
-        world.pods("train", 0, 1, 2, 3)
+        world.add_pods("train", 0, 1, 2, 3)
         world.change(GANGS, "mine", lambda o: o["spec"]["gangGroups"][0].update(minCount=9))
         world.describe("other", SHORT)
         world.submit_gang("slow", link="other", queue="plain")
@@ -169,7 +170,7 @@ async def test_a_limit_of_evictions_deactivates() -> None:
 async def test_a_lost_pod_makes_all_start_again_at_once_if_the_gang_says_so() -> None:
     async with gang_world() as world, gang_assigner(world):
         await started(world, "train", TERMINATE)
-        world.pods("train", 0, 1, 2, 3)
+        world.add_pods("train", 0, 1, 2, 3)
         await eventually(lambda: lists_of_pods(world, "train"))
         world.remove(kinds.PODS, "train-2", NAMESPACE)
         await eventually(world.shows("train", "Evicted", "True", "GangMemberLost"))
@@ -190,7 +191,7 @@ async def test_a_lost_pod_makes_all_start_again_at_once_if_the_gang_says_so() ->
 async def test_a_pod_that_fails_is_lost_only_with_the_policy(spec: Object) -> None:
     async with gang_world() as world, gang_assigner(world):
         await started(world, "train", spec)
-        world.pods("train", 0, 1, 2, 3)
+        world.add_pods("train", 0, 1, 2, 3)
         world.change(kinds.PODS, "train-1", lambda pod: pod["status"].update(phase="Failed"))
         world.describe("other", SHORT)
         world.submit_gang("slow", link="other", queue="plain")
@@ -204,7 +205,7 @@ async def test_a_pod_that_fails_is_lost_only_with_the_policy(spec: Object) -> No
 async def test_a_pod_that_succeeds_is_not_lost() -> None:
     async with gang_world() as world, gang_assigner(world):
         await started(world, "train", TERMINATE)
-        world.pods("train", 0, 1, 2, 3)
+        world.add_pods("train", 0, 1, 2, 3)
         await eventually(lambda: lists_of_pods(world, "train"))
         before = lists_of_pods(world, "train")
         world.change(kinds.PODS, "train-1", lambda pod: pod["status"].update(phase="Succeeded"))
@@ -219,7 +220,7 @@ async def test_a_pod_that_fails_while_no_one_acts_is_lost() -> None:
     async with gang_world() as world:
         async with gang_assigner(world):
             await started(world, "train", TERMINATE)
-            world.pods("train", 0, 1, 2, 3)
+            world.add_pods("train", 0, 1, 2, 3)
         world.change(kinds.PODS, "train-1", lambda pod: pod["status"].update(phase="Failed"))
         async with gang_assigner(world):
             await eventually(world.shows("train", "Evicted", "True", "GangMemberLost"))
@@ -229,7 +230,7 @@ async def test_pods_that_only_look_like_members_do_not_count() -> None:
     """Any user may write labels and annotations; the owner is what the Job controller writes."""
     async with gang_world() as world, gang_assigner(world):
         await started(world, "train", SHORT)
-        world.pods("train", 0, 1, 2, 3)
+        world.add_pods("train", 0, 1, 2, 3)
         for index in range(4):
             world.change(kinds.PODS, f"train-{index}", _disown)
         await eventually(world.shows("train", "Evicted", "True", "GangTimeout"))
@@ -261,3 +262,28 @@ def _age(own: Object) -> None:
 
 def _disown(pod: Any) -> None:
     pod["metadata"]["ownerReferences"][0]["uid"] = "somebody"
+
+
+# Of the writes of the life below: both Workloads, the admission, the start, the eviction, the two of
+# the stop, the release, and the status of the Workload of gangs somewhere between them.
+@pytest.mark.requirement("OPS-12")
+@pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 5, 6, 7])
+async def test_a_death_at_any_write_leaves_no_gang_half_started(number: int, applied: bool) -> None:
+    async with gang_world() as world:
+        world.ready = False
+        killer = Killer(number, applied=applied, watched=(*WATCHED, GANGS.plural))
+        world.faults.append(killer.fault())
+        await while_running(keep_running(world, killer.struck, gang_assigner), _life(world))
+
+
+async def _life(world: GangWorld) -> None:
+    world.submit_gang("train", own=SHORT)
+    original = world.job("train")["spec"]["template"]
+    await eventually(lambda: world.workload_of(world.job("train")))
+    await eventually(world.shows("train", "Evicted", "True", "GangTimeout"))
+    await eventually(world.shows("train", "QuotaReserved", "False", "PendingEvaluation"))
+    await eventually(lambda: world.job("train")["spec"]["template"] == original)
+    assert tries(world, "train")["count"] == 1
+    assert len(world.gangs()) == 1
+    assert names.GANG_RUN_SPEC_ANNOTATION not in str(world.job("train")["metadata"])

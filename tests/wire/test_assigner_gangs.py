@@ -8,7 +8,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
-from rackgate.gang.levels import Object
+from tests.support.apiserver import Object
 from tests.support.apiserver_faults import Fault
 from tests.support.objects import BLOCK, RACK
 from tests.wire.assigner_world import NAMESPACE, assigner, eventually
@@ -347,13 +347,13 @@ async def test_the_status_follows_the_gang_and_its_last_write_is_enough() -> Non
         await eventually(lambda: shown(world, "mine").get("GangScheduled") == ("False", "NotBound"))
         assert shown(world, "mine")["Exclusive"] == ("True", "OneJob")
         assert status(world, "mine")["members"] == "0/4"
-        world.pods("train", 0, 1, 2)
+        world.add_pods("train", 0, 1, 2)
         await eventually(lambda: status(world, "mine")["members"] == "3/4")
         (gang,) = status(world, "mine")["gangs"]
         assert (gang["name"], gang["bound"], gang["minCount"]) == ("gg", 3, 4)
         world.submit_gang("second", link="mine")
         await eventually(lambda: shown(world, "mine")["Exclusive"] == ("False", "SharedByTwoJobs"))
-        world.pods("train", 3)
+        world.add_pods("train", 3)
         await eventually(lambda: shown(world, "mine")["GangScheduled"] == ("True", "Running"))
         assert status(world, "mine")["phase"] == "Running"
         assert "gangs" not in status(world, "mine")

@@ -150,7 +150,7 @@ def test_the_watch_keeps_no_templates() -> None:
         "replicaMode": "Unreplicated",
     }
     inner = {"eqGroups": [{"name": "e", "count": 2, "template": {"spec": {"x": "y" * 10_000}}}]}
-    spec["gangGroups"][0].update(inner)  # type: ignore[attr-defined,index]
+    spec["gangGroups"][0].update(inner)  # type: ignore[attr-defined]
     raw = json.dumps({"metadata": {"name": "w"}, "spec": spec}).encode()
     found = decode_gang_workload(raw)
     assert found.readable

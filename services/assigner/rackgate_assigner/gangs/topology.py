@@ -11,7 +11,7 @@ one request says the same:
 
 Anything else needs the placement of nested groups, which does not exist yet, and is rejected.
 
-Source: GNG-38, section 6.1 of the gang design.
+Source: GNG-38.
 """
 
 from __future__ import annotations
