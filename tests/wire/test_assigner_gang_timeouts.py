@@ -264,8 +264,8 @@ def _disown(pod: Any) -> None:
     pod["metadata"]["ownerReferences"][0]["uid"] = "somebody"
 
 
-# Of the writes of the life below: both Workloads, the admission, the start, the eviction, the two of
-# the stop, the release, and the status of the Workload of gangs somewhere between them.
+# Of the writes of the life below: both Workloads, the admission, the start, the eviction, the two
+# of the stop, the release, and the status of the Workload of gangs somewhere between them.
 @pytest.mark.requirement("OPS-12")
 @pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 5, 6, 7])
