@@ -113,6 +113,12 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "The controller that the job names does not exist. The job is queued like any other.",
         ),
         (
+            "GangWorkloadRefused",
+            KINDS,
+            "Warning",
+            "The API server rejected the Workload of gangs of the job. The message says why; it is tried again.",
+        ),
+        (
             "ResizeNotSupported",
             KINDS,
             "Warning",
@@ -223,12 +229,43 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "KAI's Topology differs from the pool ([reasons](conditions-and-reasons.md#osmo-pools)).",
         ),
     ),
+    "Gangs": (
+        (
+            "DefaultCreated",
+            "Workload of gangs",
+            "Normal",
+            "Rackgate made it for a job. It is deleted with the job.",
+        ),
+        (
+            "Adopted",
+            "Workload of gangs",
+            "Normal",
+            "A job that deletes itself owns it now. It is deleted with the job.",
+        ),
+        (
+            "{gang eviction}",
+            "Workload of gangs",
+            "Warning",
+            "`GangTimeout`, `GangMemberLost`: its job is evicted"
+            " ([reasons](conditions-and-reasons.md#why-a-workload-is-evicted)).",
+        ),
+        (
+            "{gang hold}",
+            f"{KINDS}, Workload of gangs",
+            "Warning",
+            "A job is not admitted because of its gangs. `InvalidTemplate`: its annotation is no valid spec."
+            " `WorkloadNameTaken`: the Workload of gangs that it would get has another owner. `Unreadable`: the"
+            " spec has an unknown form. `SharedByTwoJobs`: another job uses it; also on the Workload of gangs."
+            " `Unsatisfiable`: a gang needs more pods than the job has. `TopologyRequestInvalid`: its topology"
+            " requests cannot be used.",
+        ),
+    ),
 }
 _RECORDS: Final = re.compile(
-    r"(report|tell|warn|record|event|workload|job|pod|pool|configuration)", re.IGNORECASE
+    r"(gang|report|tell|warn|record|event|workload|job|pod|pool|configuration)", re.IGNORECASE
 )
 _REASON: Final = re.compile(
-    r"[A-Z][a-z]+(?:[A-Z][a-z]+)+|Admitted|Started|Stopped|Preempted|Resized|Deleted"
+    r"[A-Z][a-z]+(?:[A-Z][a-z]+)+|Admitted|Adopted|Started|Stopped|Preempted|Resized|Deleted"
 )
 # Words of that form in such calls that are not reasons of Events.
 _OTHERS: Final = frozenset({"Background"})
