@@ -37,7 +37,7 @@ from rackgate_ungater.state_machine.events import (
 )
 from rackgate_ungater.state_machine.gang_waits import HOLD_REASONS, GangWaits
 from rackgate_ungater.state_machine.gang_workloads import GangWorkload
-from rackgate_ungater.state_machine.gangs import GangStart
+from rackgate_ungater.state_machine.gangs import GangStart, first_of_gangs, rest_of_gangs
 from rackgate_ungater.state_machine.gated_objects import GANG, GatedWorkload, WorkloadKey
 from rackgate_ungater.state_machine.queue import Backlog, BatchTimer, DelayQueue
 from rackgate_ungater.state_machine.records import Timeouts, Tombstones
@@ -399,10 +399,13 @@ class Ungater:
         starts: Sequence[GangStart],
         held_shard: HeldShard,
     ) -> int:
-        """Record, then write; returns how many writes must be tried again."""
+        """Record, then write; returns how many writes must be tried again.
+
+        The first pod of a gang that starts is written alone. If that fails, nothing of the gang is
+        released, and it is judged again.
+        """
         started = clock.monotonic()
         still_admitted = self.machine.workload_states[workload.key].admission_check()
-        self.machine.expect_ungates(ungates, started)
         metrics.BATCH.observe(len(ungates))
         wait_s = metrics.seconds_since(self._last_admitted_at(workload))
         gate = names.ELASTIC_GATE if workload.elastic else names.TOPOLOGY_GATE
@@ -427,9 +430,20 @@ class Ungater:
             return held_shard.deadline() if may else float("-inf")
 
         nodes, shuffle = self.informers.known_nodes(), self._backoff.failures(workload.key) > 0
-        done, failed = await self._writer.patch_pods(
-            ungates, on_event, deadline, nodes, shuffle=shuffle
-        )
+
+        async def send(batch: list[Ungate]) -> tuple[int, int]:
+            self.machine.expect_ungates(batch, clock.monotonic())
+            return await self._writer.patch_pods(batch, on_event, deadline, nodes, shuffle=shuffle)
+
+        if not starts:
+            done, failed = await send(ungates)
+        else:
+            first = first_of_gangs(ungates, starts)
+            done, failed = await send(first)
+            rest = rest_of_gangs(ungates, starts, first, accepted, self.machine.pods)
+            if rest:
+                done_then, failed_then = await send(rest)
+                done, failed = done + done_then, failed + failed_then
         if done:
             self._backoff.reset(workload.key)
         for start in starts:

@@ -12,7 +12,7 @@ pod is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,7 +21,7 @@ from rackgate.gang.membership import GangKey
 from rackgate.gang.readiness import GangState, Member, Waiting, gangs_of, least_of
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
 from rackgate_ungater.state_machine.gang_workloads import GangWorkload
-from rackgate_ungater.state_machine.gated_objects import GangPod
+from rackgate_ungater.state_machine.gated_objects import GangPod, GatedPod, PodUid
 from rackgate_ungater.state_machine.records import PodSetState, WorkloadState
 from rackgate_ungater.state_machine.ungating_plan import PodSetAdmission, Ungate
 
@@ -49,7 +49,7 @@ class HeldPods:
     workload: GangWorkload | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GangStart:
     """A gang whose first pods are released now.
 
@@ -164,6 +164,46 @@ def decide(
         tuple(starts),
         tuple(held),
     )
+
+
+def first_of_gangs(ungates: Sequence[Ungate], starts: Sequence[GangStart]) -> list[Ungate]:
+    """The first pod of each gang that starts: its write is the decision."""
+    by_pod = {uid: start for start in starts for uid in start.pods}
+    found: dict[GangStart, Ungate] = {}
+    for ungate in ungates:
+        start = by_pod.get(ungate.pod.uid)
+        if start is not None:
+            found.setdefault(start, ungate)
+    return list(found.values())
+
+
+def rest_of_gangs(
+    ungates: Sequence[Ungate],
+    starts: Sequence[GangStart],
+    first: Sequence[Ungate],
+    accepted: Collection[str],
+    pods: Mapping[PodUid, GatedPod],
+) -> list[Ungate]:
+    """The pods that follow the first ones.
+
+    Args:
+        ungates: all that are released.
+        starts: the gangs that start with them.
+        first: already sent.
+        accepted: UIDs of those that were released.
+        pods: as they are known now; one that changed meanwhile is planned again.
+    """
+    sent = {ungate.pod.uid for ungate in first}
+    not_started = {
+        uid for start in starts if not start.pods & frozenset(accepted) for uid in start.pods
+    }
+    return [
+        ungate
+        for ungate in ungates
+        if ungate.pod.uid not in sent
+        and ungate.pod.uid not in not_started
+        and pods.get(ungate.pod.uid) is ungate.pod
+    ]
 
 
 def progress(workload_state: WorkloadState, owners: ChildJobOwners) -> tuple[int, int]:
