@@ -66,13 +66,13 @@ class Reporter:
             if found.workload is None:
                 self._warn(_regarding(PODS, found.pods[0]), found.reason, found.message)
                 continue
-            mismatch = found.reason in list(Mismatch)
-            reason = "PodNotMatched" if mismatch else "GangWaiting"
-            for regarding in (
-                _regarding(GANG_WORKLOADS, found.workload),
-                *(() if mismatch else (_regarding(WORKLOADS, workload),)),
-            ):
-                self._warn(regarding, reason, f"{found.reason}: {found.message}")
+            message = f"{found.reason}: {found.message}"
+            gangs = _regarding(GANG_WORKLOADS, found.workload)
+            if found.reason in list(Mismatch):
+                self._warn(gangs, "PodNotMatched", message)
+            else:
+                self._warn(gangs, "GangWaiting", message)
+                self._warn(_regarding(WORKLOADS, workload), "GangWaiting", message)
 
     def report_start(self, workload: GatedWorkload, start: GangStart, released: int) -> None:
         """Record that a gang started."""
