@@ -202,7 +202,25 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "WorkloadMissing",
             "Pod",
             "Warning",
-            "The Workload that the pod names does not exist. The pod stays gated.",
+            "The Workload that the pod names, of Kueue or of gangs, does not exist. The pod stays gated.",
+        ),
+        (
+            "GangReleased",
+            "Workload of gangs",
+            "Normal",
+            "A gang started: its pods are released. The message has their number and the run.",
+        ),
+        (
+            "GangWaiting",
+            "Workload of gangs, Workload",
+            "Warning",
+            "A gang of an admitted Workload has not started for 10 s. The message says why.",
+        ),
+        (
+            "PodNotMatched",
+            "Workload of gangs",
+            "Warning",
+            "Pods belong to no gang, or are too many in theirs, and stay gated. At most once per minute.",
         ),
     ),
     "Administration": (

@@ -270,7 +270,7 @@ def _immutable_annotation_errors(
             "suspend the job first",
         )
         for key in (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
-        if now.get(key) != before.get(key) and key != GANG_RUN_ANNOTATION
+        if now.get(key) != before.get(key)
     ]
 
 
