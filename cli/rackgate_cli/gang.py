@@ -1,22 +1,21 @@
-"""`rackgate gang`: what the Workload of gangs says, without a cluster."""
+"""`rackgate gang`: what the Workload of gangs says, and the end of gang scheduling."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from rackgate_cli.errors import UsageError
-from rackgate_cli.verbs import add_verb
+from rackgate_cli.errors import CommandError, UsageError
+from rackgate_cli.verbs import add_target, add_verb
 
 if TYPE_CHECKING:
     from rackgate_cli.verbs import Subparsers
 
 MAX_BYTES: Final = 16 << 20
-_NO_EFFECT: Final = (
-    "No service of this release acts on these objects. The verbs read files, no cluster."
-)
+_FILES: Final = "expand, collapse and explain read files, no cluster."
 _EXIT_CODES: Final = {0: "done", 2: "the command line, the file or an object is invalid"}
 
 Object = dict[str, Any]
@@ -37,7 +36,7 @@ def add_parser(subparsers: Subparsers) -> None:
             "rackgate gang expand -f workload.yaml --feature-gates WorkloadRevN=true",
         ),
         exit_codes=_EXIT_CODES,
-        note=_NO_EFFECT,
+        note=_FILES,
     )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     _add_verb(
@@ -64,6 +63,7 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Says in plain text what each Workload asks for: its shape, gangs, counts, the "
         "defaults that apply, and warnings.",
     )
+    _add_release(verbs)
 
 
 def _add_verb(
@@ -90,7 +90,7 @@ def _add_verb(
             f"rackgate gang {name} -f - --feature-gates WorkloadRevN=true < workload.yaml",
         ),
         exit_codes=_EXIT_CODES,
-        note=_NO_EFFECT,
+        note=_FILES,
     )
     parser.add_argument(
         "-f",
@@ -106,6 +106,54 @@ def _add_verb(
         default={},
         help="WorkloadRevN=true accepts fields of RevN (default: only those of Rev1)",
     )
+
+
+def _add_release(verbs: Subparsers) -> None:
+    parser = add_verb(
+        verbs,
+        "release",
+        _release,
+        summary="remove the gate of gangs from all pods, when gang scheduling is given up",
+        description="Removes the gate scheduling.rackgate.dev/gang from every pod of the cluster, "
+        "so that no pod is held when the component deploy/gangs is removed. Delete the admission "
+        "policies of the component first: as long as they exist, they reject the change. Gates of "
+        "other owners stay, and so do Rackgate's other gates.",
+        examples=("rackgate gang release --dry-run", "rackgate gang release"),
+        exit_codes={
+            0: "no pod has the gate",
+            1: "a pod keeps the gate, and is named",
+            2: "the command line is invalid",
+        },
+    )
+    add_target(parser)
+    parser.add_argument("--dry-run", action="store_true", help="name the pods, and change nothing")
+
+
+def _release(arguments: argparse.Namespace) -> int:
+    return asyncio.run(_release_all(arguments))
+
+
+async def _release_all(arguments: argparse.Namespace) -> int:
+    from rackgate.api.names import GANG_GATE
+    from rackgate.kube.errors import KubeError
+    from rackgate_cli.tables import clean
+    from rackgate_cli.target import target_of
+    from rackgate_ungater.uninstall import gated_pods, release_pods
+
+    async with target_of(arguments, "gang-release").client() as client:
+        try:
+            if arguments.dry_run:
+                for pod in await gated_pods(client, [GANG_GATE]):
+                    print(f"{pod} has the gate")
+                return 0
+            found = await release_pods(client, [GANG_GATE])
+        except KubeError as error:
+            raise CommandError(f"{error}\nrun the command again") from error
+    for pod in sorted(found.pods):
+        print(f"{pod} released")
+    for pod, why in sorted(found.gated.items()):
+        print(f"{pod} keeps the gate: {clean(why)}")
+    return 1 if found.gated else 0
 
 
 def _gates(text: str) -> dict[str, bool]:

@@ -21,6 +21,7 @@ ELASTIC_INDEXED_JOBS: Final = "RackgateElasticIndexedJobs"
 OSMO_POOLS: Final = "RackgateOsmoPools"
 RENDER_FOR_KAI: Final = "RackgateRenderForKAI"
 WORKLOAD_REV_N: Final = "WorkloadRevN"
+GANG_SCHEDULING: Final = "GangScheduling"
 NODES_BY_NAME: Final = "RackgateNodesByName"
 
 
@@ -38,7 +39,6 @@ class Gate:
     Attributes:
         cost: what the gate costs, logged when a service starts with it on; empty for most.
         placement: whether `place` and `replace` of the placement library read it.
-        command: whether the `rackgate` command reads it, and no service.
     """
 
     name: str
@@ -46,7 +46,6 @@ class Gate:
     purpose: str
     cost: str = ""
     placement: bool = False
-    command: bool = False
 
     @property
     def default(self) -> bool:
@@ -54,10 +53,8 @@ class Gate:
         return self.stage is Stage.BETA
 
 
-def _alpha(
-    name: str, purpose: str, cost: str = "", *, placement: bool = False, command: bool = False
-) -> Any:
-    return _field(Gate(name, Stage.ALPHA, purpose, cost, placement, command))
+def _alpha(name: str, purpose: str, cost: str = "", *, placement: bool = False) -> Any:
+    return _field(Gate(name, Stage.ALPHA, purpose, cost, placement))
 
 
 def _beta(name: str, purpose: str, *, placement: bool = False) -> Any:
@@ -246,10 +243,14 @@ class Features:
         "Keep a queue with a ProvisioningRequest check and a topology active.",
     )
 
+    gang_scheduling: bool = _alpha(
+        GANG_SCHEDULING,
+        "Start the pods of a gang together or not at all. Set it in all services, with the "
+        "component deploy/gangs.",
+    )
     workload_rev_n: bool = _alpha(
         WORKLOAD_REV_N,
-        "Accept fields of RevN in the Workload of gangs. Only `rackgate gang` reads it.",
-        command=True,
+        "Accept fields of RevN in the Workload of gangs. The webhook and `rackgate gang` read it.",
     )
 
     @classmethod
@@ -279,9 +280,8 @@ class Features:
 
 
 def without_effect(gates: Mapping[str, bool]) -> dict[str, str]:
-    """Notes by name, of the gates that no service reads: Kueue's, and those of the command."""
+    """Notes by name, of the gates that no service reads: some of Kueue's."""
     notes = {name: gate.note for name, gate in KUEUE_GATES.items()}
-    notes |= {gate.name: "Only the rackgate command reads it." for gate in GATES if gate.command}
     return {name: notes[name] for name in sorted(gates) if name in notes}
 
 

@@ -31,6 +31,8 @@ OWN_PLANES = (
     "test_playground",
     "test_playground_page",
     "test_gates_off",
+    "test_gangs",
+    "test_gang_jobs",
 )
 LONG = (
     "test_task_pages",

@@ -1,37 +1,83 @@
-"""The Workload of gangs before a real API server: what it takes and refuses, and where."""
+"""Gangs before a real API server: what it takes, what it rejects, and which pods are held."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
+from unittest.mock import ANY
 
 import pytest
 
+from rackgate.api import names
 from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
+from rackgate.features import GANG_SCHEDULING, WORKLOAD_REV_N
+from rackgate.gang.expand import quote_off
+from rackgate.kube.client import PatchType
+from rackgate.kube.errors import ForbiddenError, UnprocessableError
 from rackgate_cli.controlplane.state import StateFolder
-from rackgate_cli.locations import deploy_dir
-from tests.support.cluster import Cluster
-from tests.support.gang_cases import Case, invalid_cases, rev1_specs, rev_n_specs
-from tests.support.playground import Playground
+from tests.support.cluster import Cluster, until
+from tests.support.gang_cases import Case, invalid_cases, pairs, rev1_specs, rev_n_specs
+from tests.support.identities import acting_as, as_tenant
+from tests.support.objects import job
+from tests.support.playground import Playground, rackgate, start_playground
 
-GANGS: Final = str(deploy_dir() / "gangs")
-CRD: Final = kinds.GANG_WORKLOADS.full_name
+pytestmark = pytest.mark.integration
+
 DRY_RUN: Final = "?dryRun=All&fieldValidation=Strict"
-Answer = tuple[int, dict[str, Any]]
+APPLY: Final = f"{DRY_RUN}&fieldManager=test&force=true"
+LINK, RUN, GATE = names.GANG_LINK_ANNOTATION, names.GANG_RUN_ANNOTATION, names.GANG_GATE
+UNGATER: Final = (names.SYSTEM_NAMESPACE, "rackgate-ungater")
+STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", True, "StatefulSet")
+# Kinds of the pairs that a playground serves. LeaderWorkerSet and TrainJob are of other projects.
+SERVED: Final = {
+    ("v1", "Service"): "/api/v1/namespaces/{}/services",
+    ("batch/v1", "Job"): "/apis/batch/v1/namespaces/{}/jobs",
+    ("apps/v1", "StatefulSet"): "/apis/apps/v1/namespaces/{}/statefulsets",
+    ("apps/v1", "Deployment"): "/apis/apps/v1/namespaces/{}/deployments",
+    ("autoscaling/v2", "HorizontalPodAutoscaler"): (
+        "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers"
+    ),
+    ("jobset.x-k8s.io/v1alpha2", "JobSet"): "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets",
+}
+Answer = tuple[int, dict[str, Any], str]
 
 
 @pytest.fixture(scope="module")
-def gangs(playground: Playground) -> Iterator[Playground]:
-    """The playground with the component of gangs."""
-    playground.run("kubectl", "apply", "--server-side", "-k", GANGS)
-    playground.run("kubectl", "wait", "--for=condition=Established", "--timeout=60s", f"crd/{CRD}")
-    yield playground
-    playground.run("kubectl", "delete", "-k", GANGS)
+def playground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playground]:
+    """A control plane of its own: gangs change what happens to Jobs of other tests.
+
+    The assigner and the ungater are away: pods stay as the API server stored them.
+    """
+    running = start_playground(
+        tmp_path_factory.mktemp("gangs") / "state",
+        services=("webhook",),
+        operators=("jobset",),
+        gates=(GANG_SCHEDULING, WORKLOAD_REV_N),
+    )
+    try:
+        with running.webhooks_port():
+            yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def rev1_only(playground: Playground, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A webhook without the gate WorkloadRevN. To be asked for before `cluster`."""
+    playground.run("stop", "webhook")
+    with monkeypatch.context() as patch:
+        patch.setenv("RACKGATE_WEBHOOK_FEATURE_GATES", json.dumps({WORKLOAD_REV_N: False}))
+        playground.run("start", "webhook")
+        yield
+        playground.run("stop", "webhook")
+    playground.run("start", "webhook")
 
 
 def manifest(spec: Case, name: str = "w") -> Case:
@@ -48,84 +94,383 @@ class Server:
         self._context.load_cert_chain(pki / "admin-client.crt", pki / "admin-client.key")
         self._base = playground.server
 
-    async def send(self, method: str, path: str, body: Case) -> Answer:
-        """Status and body of the answer."""
-        return await asyncio.to_thread(self._send, method, path, body)
+    async def send(
+        self, method: str, path: str, body: Case, form: str = "application/json"
+    ) -> Answer:
+        """Status, body and warnings of the answer."""
+        return await asyncio.to_thread(self._send, method, path, body, form)
 
-    def _send(self, method: str, path: str, body: Case) -> Answer:
+    def _send(self, method: str, path: str, body: Case, form: str) -> Answer:
         request = urllib.request.Request(  # noqa: S310 - the playground's https address
-            self._base + path,
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-            method=method,
+            self._base + path, json.dumps(body).encode(), {"Content-Type": form}, method=method
         )
         try:
             with urllib.request.urlopen(request, context=self._context, timeout=60) as answer:  # noqa: S310
-                return answer.status, json.loads(answer.read())
+                warnings = "\n".join(answer.headers.get_all("Warning") or ())
+                return answer.status, json.loads(answer.read()), warnings
         except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
+            return error.code, json.loads(error.read()), ""
+
+
+@pytest.fixture
+async def server(playground: Playground, cluster: Cluster) -> Server:
+    """The API server, once it calls the webhook."""
+    found = Server(playground)
+    path = kinds.GANG_WORKLOADS.path(cluster.namespace) + DRY_RUN
+    broken = next(iter(invalid_cases("webhook").values()))["spec"]
+
+    async def called() -> bool:
+        return (await found.send("POST", path, manifest(broken)))[0] == 422
+
+    await until("the webhook is called", called)
+    return found
 
 
 @pytest.mark.requirement("GNG-01")
-async def test_the_kind_is_served_beside_kueues(gangs: Playground, cluster: Cluster) -> None:
+async def test_the_kind_is_served_beside_kueues(playground: Playground, cluster: Cluster) -> None:
     for kind in (kinds.GANG_WORKLOADS, kinds.WORKLOADS):
         found = json.loads(await cluster.client.get(kind.path(cluster.namespace)))
         assert found["items"] == []
     await cluster.create(kinds.GANG_WORKLOADS, manifest({}))
     where = ("-n", cluster.namespace, "-o", "name")
-    assert gangs.run("kubectl", "get", "workloads", *where).split() == []
+    assert playground.run("kubectl", "get", "workloads", *where).split() == []
     for name in ("swl", "schedworkload", "schedworkloads"):
-        assert gangs.run("kubectl", "get", name, *where).split() == [
+        assert playground.run("kubectl", "get", name, *where).split() == [
             f"workload.{kinds.GANG_WORKLOADS.group}/w"
         ]
-    head = gangs.run("kubectl", "get", "swl", "-n", cluster.namespace).splitlines()[0]
-    assert head.split("  ")[0].strip() == "NAME"
-    assert [word for word in ("PHASE", "MEMBERS", "WAITING FOR", "AGE") if word not in head] == []
+
+
+async def test_the_columns_say_how_far_the_gangs_are(
+    playground: Playground, cluster: Cluster
+) -> None:
+    await cluster.create(kinds.GANG_WORKLOADS, manifest({"gangGroups": [{"name": "gg"}]}))
+    condition = {
+        "type": "GangScheduled",
+        "status": "False",
+        "reason": "PodsMissing",
+        "message": "7 of 8 pods exist",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    gang = {"name": "gg", "state": "Collecting", "members": 7, "minCount": 8}
+    status = {
+        "observedGeneration": 1,
+        "phase": "Collecting",
+        "members": "7/8",
+        "waitingFor": "PodsMissing",
+        "conditions": [condition],
+        "gangs": [{**gang, "released": 0, "bound": 0, "run": "0123456789", "message": "waits"}],
+        "replicas": {"total": 1, "running": 0, "waiting": 1},
+    }
+    stored = await cluster.merge(kinds.GANG_WORKLOADS, "w", {"status": status}, "status")
+    assert stored["status"] == status, "the schema drops nothing of it"
+    head, row = playground.run("kubectl", "get", "swl", "-n", cluster.namespace).splitlines()
+    assert head.split() == ["NAME", "PHASE", "MEMBERS", "WAITING", "FOR", "AGE"]
+    assert row.split()[:4] == ["w", "Collecting", "7/8", "PodsMissing"]
 
 
 async def test_every_valid_spec_is_stored_as_it_was_written(
-    gangs: Playground, cluster: Cluster
+    server: Server, cluster: Cluster
 ) -> None:
-    server = Server(gangs)
     path = kinds.GANG_WORKLOADS.path(cluster.namespace) + DRY_RUN
     specs = {**dict(rev1_specs()), **dict(rev_n_specs())}
     assert len(specs) > 80
     for name, spec in specs.items():
-        status, answer = await server.send("POST", path, manifest(spec))
+        status, answer, _ = await server.send("POST", path, manifest(spec))
         assert (status, answer.get("message")) == (201, None), name
         assert answer["spec"] == spec, name
 
 
-@pytest.mark.requirement("GNG-33", "GNG-39", "GNG-40")
-async def test_every_invalid_spec_is_refused_with_its_path_and_reason(
-    gangs: Playground, cluster: Cluster
+@pytest.mark.requirement("GNG-45")
+@pytest.mark.parametrize("name", pairs())
+async def test_a_pair_of_the_seed_is_applied_unchanged(
+    name: str, server: Server, cluster: Cluster
 ) -> None:
-    server = Server(gangs)
+    pair, served = pairs()[name], 0
+    for found in pair["trueWorkload"]:
+        if path := SERVED.get((found["apiVersion"], found["kind"])):
+            where = f"{path.format(cluster.namespace)}/{found['metadata']['name']}{APPLY}"
+            status, answer, _ = await server.send("PATCH", where, found, PatchType.APPLY.value)
+            assert (status, answer.get("message")) == (201, None), found["kind"]
+            served += 1
+    assert served or name.startswith(("trainjob", "leaderworkerset", "lws"))
+    for form in ("rev1", "revN", "correctedRevN"):
+        if (found := pair.get(form)) is None:
+            continue
+        where = kinds.GANG_WORKLOADS.path(cluster.namespace, found["metadata"]["name"]) + APPLY
+        status, answer, warnings = await server.send("PATCH", where, found, PatchType.APPLY.value)
+        assert (status, answer.get("message")) == (201, None), form
+        assert answer["spec"] == found["spec"], form
+        expected = pair.get("warnings", []) if form == "revN" else []
+        assert len(warnings.splitlines()) == len(expected), warnings
+        for one in expected:
+            assert one["path"] in warnings
+
+
+@pytest.mark.requirement("GNG-33", "GNG-39", "GNG-40")
+async def test_every_invalid_spec_is_rejected_with_its_path_and_reason(
+    server: Server, cluster: Cluster
+) -> None:
     path = kinds.GANG_WORKLOADS.path(cluster.namespace)
-    cases = invalid_cases("schema", "rule")
-    assert len(cases) == 51
+    cases = invalid_cases("schema", "rule", "webhook")
+    assert (len(cases), len(invalid_cases())) == (56, 58)
     for name, case in cases.items():
+        if quote_off(case["spec"]) != case["spec"]:
+            continue  # the webhook repairs it, see below
         if "old" in case:
             old = await cluster.create(kinds.GANG_WORKLOADS, manifest(case["old"], name))
             body = {**old, "spec": case["spec"]}
-            status, answer = await server.send("PUT", f"{path}/{name}{DRY_RUN}", body)
+            status, answer, _ = await server.send("PUT", f"{path}/{name}{DRY_RUN}", body)
         else:
-            status, answer = await server.send("POST", path + DRY_RUN, manifest(case["spec"]))
+            status, answer, _ = await server.send("POST", path + DRY_RUN, manifest(case["spec"]))
         assert status == 422, name
         causes = [(cause["field"], cause["reason"]) for cause in answer["details"]["causes"]]
-        assert (case["path"], case["serverReason"]) in causes, name
+        if case["by"] == "webhook":
+            assert case["path"] in [field for field, _ in causes], name
+        else:
+            assert (case["path"], case["serverReason"]) in causes, name
 
 
-async def test_unknown_fields_are_refused_with_strict_validation_and_the_rest_is_for_others(
-    gangs: Playground, cluster: Cluster
+async def test_what_only_a_strict_client_or_a_topology_can_tell(
+    server: Server, cluster: Cluster
 ) -> None:
-    server = Server(gangs)
     path = kinds.GANG_WORKLOADS.path(cluster.namespace) + DRY_RUN
     for case in invalid_cases("strict").values():
-        status, answer = await server.send("POST", path, manifest(case["spec"]))
+        status, answer, _ = await server.send("POST", path, manifest(case["spec"]))
         assert (status, answer["reason"]) == (400, "BadRequest")
         assert f'unknown field "{case["path"]}"' in answer["message"]
-    # The schema and its rules cannot tell: Rackgate's own checks do.
-    for name, case in invalid_cases("webhook", "condition").items():
-        status, answer = await server.send("POST", path, manifest(case["spec"]))
+    for name, case in invalid_cases("condition").items():
+        status, answer, _ = await server.send("POST", path, manifest(case["spec"]))
         assert status == 201, (name, answer.get("message"))
+
+
+@pytest.mark.requirement("GNG-34")
+async def test_an_unquoted_off_is_stored_as_off(server: Server, cluster: Cluster) -> None:
+    path = kinds.GANG_WORKLOADS.path(cluster.namespace) + DRY_RUN
+    ranked = {"name": "rg", "rankMode": False}
+    spec = {"gangGroups": [{"name": "gg", "gangMode": False, "rankedGroups": [ranked]}]}
+    status, answer, _ = await server.send("POST", path, manifest(spec))
+    assert (status, answer.get("message")) == (201, None)
+    (group,) = answer["spec"]["gangGroups"]
+    assert (group["gangMode"], group["rankedGroups"][0]["rankMode"]) == ("Off", "Off")
+
+
+@pytest.mark.requirement("GNG-09")
+@pytest.mark.usefixtures("rev1_only")
+async def test_without_its_gate_fields_of_rev_n_are_rejected_and_rev1_is_not(
+    server: Server, cluster: Cluster
+) -> None:
+    path = kinds.GANG_WORKLOADS.path(cluster.namespace) + DRY_RUN
+    for name, spec in rev1_specs():
+        status, answer, _ = await server.send("POST", path, manifest(spec))
+        assert (status, answer.get("message")) == (201, None), name
+    spec = {"gangGroups": [{"name": "gg", "minCount": 2, "maxCount": 3}]}
+    status, answer, _ = await server.send("POST", path, manifest(spec))
+    assert (status, answer["details"]["causes"][0]["field"]) == (422, "spec.gangGroups[0].maxCount")
+    assert WORKLOAD_REV_N in answer["message"]
+
+
+@pytest.mark.usefixtures("webhook_down")
+async def test_without_a_webhook_the_schema_its_rules_and_the_gate_remain(
+    playground: Playground, cluster: Cluster
+) -> None:
+    server, path = Server(playground), kinds.GANG_WORKLOADS.path(cluster.namespace) + DRY_RUN
+    for name, spec in rev1_specs():
+        status, answer, _ = await server.send("POST", path, manifest(spec))
+        assert (status, answer.get("message")) == (201, None), name
+    for name, case in invalid_cases("schema", "rule").items():
+        if "old" not in case:
+            status, answer, _ = await server.send("POST", path, manifest(case["spec"]))
+            assert status == 422, name
+    for name, case in invalid_cases("webhook").items():
+        status, answer, _ = await server.send("POST", path, manifest(case["spec"]))
+        assert status == 201, name
+    status, answer, _ = await server.send(
+        "POST", path, manifest({"gangGroups": [{"name": "gg", "gangMode": False}]})
+    )
+    assert (status, answer["details"]["causes"][0]["field"]) == (422, "spec.gangGroups[0].gangMode")
+    assert gates(await cluster.create(kinds.PODS, pod("linked", {LINK: "w"}))) == [GATE]
+
+
+def pod(name: str, annotations: Mapping[str, str] | None = None, **spec: Any) -> Case:
+    container = {"name": "main", "image": "registry.example/any:1"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "spec": {
+            "containers": [container],
+            "tolerations": [{"operator": "Exists"}],
+            **spec,
+        },
+    }
+
+
+def gates(found: Mapping[str, Any]) -> list[str]:
+    return sorted(gate["name"] for gate in found["spec"].get("schedulingGates", ()))
+
+
+@pytest.mark.requirement("GNG-06")
+async def test_a_linked_pod_is_created_gated_whatever_creates_it(cluster: Cluster) -> None:
+    made = await cluster.create(kinds.PODS, pod("linked", {LINK: "w"}))
+    assert gates(made) == [GATE]
+    own = [{"name": "example.com/own"}]
+    made = await cluster.create(kinds.PODS, pod("other", {LINK: "w"}, schedulingGates=own))
+    assert gates(made) == ["example.com/own", GATE]
+    made = await cluster.create(
+        kinds.PODS, pod("both", {LINK: "w"}, schedulingGates=[{"name": GATE}])
+    )
+    assert gates(made) == [GATE]
+    template = pod("", {LINK: "w"})
+    template["metadata"]["labels"] = {"app": "set"}
+    await cluster.create(
+        STATEFUL_SETS,
+        {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": "set"},
+            "spec": {
+                "serviceName": "set",
+                "replicas": 2,
+                "podManagementPolicy": "Parallel",
+                "selector": {"matchLabels": {"app": "set"}},
+                "template": {**template, "metadata": {**template["metadata"], "name": None}},
+            },
+        },
+    )
+
+    async def made_gated() -> bool:
+        found = await cluster.list_all(kinds.PODS, labelSelector="app=set")
+        return len(found) == 2 and all(gates(one) == [GATE] for one in found)
+
+    await until("the pods of the StatefulSet are gated", made_gated)
+    await cluster.delete(STATEFUL_SETS, "set")
+
+
+@pytest.mark.parametrize("queue", [None, "queue"])
+async def test_who_links_pods_that_nothing_releases_is_warned(
+    queue: str | None, server: Server, cluster: Cluster
+) -> None:
+    path, found = (
+        kinds.JOBS.path(cluster.namespace),
+        job("train", 2, queue=queue, annotations={LINK: "w"}),
+    )
+    status, _, warnings = await server.send("POST", path + DRY_RUN, found)
+    assert status == 201
+    assert ("pods of this Job are held" in warnings) == (queue is None)
+    plain = job("train", 2, queue=None)
+    assert await server.send("POST", path + DRY_RUN, plain) == (201, ANY, "")
+    pair = pairs()["parallel-statefulset"]["trueWorkload"][-1]
+    template = pair["spec"]["template"]
+    marked = {**template["metadata"], "annotations": {LINK: "w"}}
+    linked = {**pair, "spec": {**pair["spec"], "template": {**template, "metadata": marked}}}
+    _, _, warnings = await server.send(
+        "POST", STATEFUL_SETS.path(cluster.namespace) + DRY_RUN, linked
+    )
+    assert "pods of this StatefulSet are held" in warnings
+
+
+async def test_a_linked_pod_cannot_name_its_node(cluster: Cluster) -> None:
+    with pytest.raises(UnprocessableError, match="nodeName"):
+        await cluster.create(kinds.PODS, pod("bound", {LINK: "w"}, nodeName="n1"))
+
+
+@pytest.mark.requirement("GNG-14")
+async def test_pods_that_name_no_workload_are_left_alone(cluster: Cluster) -> None:
+    for name, given in (("plain", {}), ("empty", {LINK: ""}), ("own", {"own": "value"})):
+        assert gates(await cluster.create(kinds.PODS, pod(name, given))) == []
+    own = [{"name": "example.com/own"}]
+    assert gates(await cluster.create(kinds.PODS, pod("gated", schedulingGates=own))) == [
+        "example.com/own"
+    ]
+    await cluster.merge(kinds.PODS, "gated", {"spec": {"schedulingGates": []}})
+    await cluster.merge(kinds.PODS, "plain", {"metadata": {"annotations": {"own": "other"}}})
+
+
+@pytest.mark.requirement("GNG-05")
+async def test_the_link_of_a_pod_is_immutable(cluster: Cluster) -> None:
+    await cluster.create(kinds.PODS, pod("linked", {LINK: "w"}))
+    await cluster.create(kinds.PODS, pod("plain"))
+    for name, value in (("linked", "other"), ("linked", None), ("plain", "w")):
+        for sub in (None, "status"):
+            change = {"metadata": {"annotations": {LINK: value}}}
+            with pytest.raises(UnprocessableError, match="immutable"):
+                await cluster.merge(kinds.PODS, name, change, sub)
+    with pytest.raises(UnprocessableError, match="not a name of an object"):
+        await cluster.create(kinds.PODS, pod("odd", {LINK: "Not A Name"}))
+
+
+@pytest.fixture
+async def tenant(playground: Playground, cluster: Cluster) -> AsyncIterator[Cluster]:
+    async with as_tenant(playground, cluster) as found:
+        yield found
+
+
+@pytest.mark.requirement("GNG-12")
+async def test_only_the_ungater_removes_the_gate_and_names_the_run(
+    playground: Playground, cluster: Cluster, tenant: Cluster
+) -> None:
+    await tenant.create(kinds.PODS, pod("linked", {LINK: "w"}))
+    ungate: Case = {"spec": {"schedulingGates": []}}
+    run = {"metadata": {"annotations": {RUN: "0123456789"}}}
+    for who in (tenant, cluster):
+        with pytest.raises(ForbiddenError, match="delete the pod to give it up"):
+            await who.merge(kinds.PODS, "linked", ungate)
+        with pytest.raises(ForbiddenError, match="set by Rackgate"):
+            await who.merge(kinds.PODS, "linked", run)
+    with pytest.raises(UnprocessableError, match="reserved"):
+        await tenant.create(kinds.PODS, pod("forged", {LINK: "w", RUN: "0123456789"}))
+    with pytest.raises(UnprocessableError, match="only for pods with the annotation"):
+        await tenant.create(kinds.PODS, pod("alone", schedulingGates=[{"name": GATE}]))
+    async with acting_as(playground, cluster, UNGATER) as ungater:
+        found = await ungater.merge(kinds.PODS, "linked", {**run, **ungate})
+    assert gates(found) == []
+    for who in (tenant, cluster):
+        with pytest.raises(ForbiddenError, match="set by Rackgate"):
+            await who.merge(kinds.PODS, "linked", {"metadata": {"annotations": {RUN: None}}})
+
+
+async def test_users_who_edit_a_namespace_write_workloads_of_gangs(tenant: Cluster) -> None:
+    spec: Case = {"gangGroups": [{"name": "gg", "minCount": 2}]}
+    await tenant.create(kinds.GANG_WORKLOADS, manifest(spec))
+    with pytest.raises(ForbiddenError):
+        await tenant.merge(kinds.GANG_WORKLOADS, "w", {"status": {"phase": "Running"}}, "status")
+    await tenant.delete(kinds.GANG_WORKLOADS, "w")
+
+
+async def test_nothing_is_held_once_the_component_is_removed(
+    playground: Playground, cluster: Cluster
+) -> None:
+    """As docs/concepts/gangs.md says. No test of this module comes after it."""
+    own = [{"name": "example.com/own"}]
+    await cluster.create(kinds.PODS, pod("linked", {LINK: "w"}, schedulingGates=own))
+    words = ("gang", "release", "--state", str(playground.state))
+    said = await asyncio.to_thread(rackgate, *words, "--dry-run")
+    assert f"{cluster.namespace}/linked has the gate" in said
+    with pytest.raises(AssertionError, match="delete the pod to give it up"):
+        await asyncio.to_thread(rackgate, *words)
+    name = "rackgate-gangs.rackgate-system"
+    both = (
+        kinds.MUTATING_POLICY_BINDINGS,
+        kinds.MUTATING_POLICIES,
+        kinds.ADMISSION_POLICY_BINDINGS,
+        kinds.ADMISSION_POLICIES,
+    )
+    for kind in both:
+        await cluster.client.delete(kind.path(None, name))
+
+    async def released() -> bool:
+        try:
+            said = await asyncio.to_thread(rackgate, *words)
+        except AssertionError:
+            return False  # the API server still knows the policy
+        return f"{cluster.namespace}/linked released" in said
+
+    await until("the pod is released", released)
+    assert gates(await cluster.get(kinds.PODS, "linked")) == ["example.com/own"]
+
+    async def left_alone() -> bool:
+        made = await cluster.create(kinds.PODS, pod(f"after-{next(numbers)}", {LINK: "w"}))
+        return gates(made) == []
+
+    numbers = itertools.count()
+    await until("linked pods are not held any more", left_alone)

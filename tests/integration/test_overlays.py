@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from rackgate.api.names import OSMO_GROUP
+from rackgate.features import GANG_SCHEDULING
 from rackgate_cli.controlplane import install
+from rackgate_cli.controlplane.binaries.versions import SERVICES
 from rackgate_cli.locations import deploy_dir
 from tests.support.elsewhere import kustomized
 from tests.support.playground import Playground
@@ -88,6 +90,50 @@ def test_a_playground_adds_the_webhooks_of_osmo_as_kustomize_does(render: Render
     wanted = {hook["name"]: hook for hook in render(components=("osmo",))[VALIDATING]["webhooks"]}
     assert {hook["name"]: hook for hook in found[VALIDATING]["webhooks"]} == wanted
     assert "osmo" not in json.dumps(hooks)
+
+
+GANGS = DEPLOY / "gangs"
+MUTATING = ("MutatingWebhookConfiguration", "rackgate-mutating.rackgate-system")
+
+
+@pytest.mark.requirement("GNG-14")
+@pytest.mark.parametrize("others", [(), ("osmo", "unlabelled")], ids=["alone", "with-others"])
+def test_only_the_component_adds_gangs_and_it_changes_nothing_else(
+    render: Render, others: tuple[str, ...]
+) -> None:
+    before, now = render(components=others), render(components=("gangs", *others))
+    changed = {key for key in before if now[key] != before[key]}
+    deployments = {("Deployment", f"rackgate-{name}") for name in SERVICES}
+    assert changed == {*deployments, MUTATING, VALIDATING}
+    for name in sorted(deployments):
+        commands = [
+            found[name]["spec"]["template"]["spec"]["containers"][0]["command"]
+            for found in (before, now)
+        ]
+        assert commands[1] == [*commands[0], f"--set=featureGates.{GANG_SCHEDULING}=true"]
+    for hooks in (MUTATING, VALIDATING):
+        kept = [one for one in now[hooks]["webhooks"] if one in before[hooks]["webhooks"]]
+        assert len(kept) == len(before[hooks]["webhooks"]) == len(now[hooks]["webhooks"]) - 1
+    assert all("gang" in name for _, name in set(now) - set(before))
+
+
+def test_a_playground_adds_the_webhooks_of_gangs_as_kustomize_does(render: Render) -> None:
+    hooks = install.documents(DEPLOY / "webhook")
+    merged = install.with_webhooks_of(hooks, GANGS / "webhooks.yaml")
+    found = {(entry["kind"], entry["metadata"]["name"]): entry for entry in merged}
+    for key in (MUTATING, VALIDATING):
+        wanted = {hook["name"]: hook for hook in render(components=("gangs",))[key]["webhooks"]}
+        assert {hook["name"]: hook for hook in found[key]["webhooks"]} == wanted
+
+
+def test_only_pods_of_selected_namespaces_are_held(render: Render) -> None:
+    now = render(components=("gangs", "namespaces"))
+    jobs = now["ValidatingAdmissionPolicy", "rackgate-jobs.rackgate-system"]
+    expected = jobs["spec"]["matchConstraints"]["namespaceSelector"]
+    for entry in install.documents(GANGS / "policies.yaml"):
+        if not entry["kind"].endswith("Binding"):
+            found = now[entry["kind"], entry["metadata"]["name"]]["spec"]["matchConstraints"]
+            assert found["namespaceSelector"] == expected
 
 
 JOB_HOOKS = ("jobs.", "jobsets.", "rayclusters.")

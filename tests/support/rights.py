@@ -28,6 +28,7 @@ Right: TypeAlias = tuple[str, str, str]
 
 # Granted for what only some runs show, with the reason.
 BY_POLICIES = "asked for by admission policies, see ADR 25"
+GANGS = "with gangs, whose tests have a control plane of their own"
 UNSEEN: dict[str, dict[Right, str]] = {
     "webhook": {},
     "assigner": {
@@ -40,11 +41,20 @@ UNSEEN: dict[str, dict[Right, str]] = {
         ("update", "", "secrets"): "when its certificate is renewed, as tests/wire shows",
         ("delete", "jobset.x-k8s.io", "jobsets"): "as of Jobs, see test_pods_ready_timeout",
         ("delete", "ray.io", "rayclusters"): "the same",
+        **{
+            (verb, "scheduling.rackgate.dev", "schedworkloads"): GANGS
+            for verb in ("get", "list", "watch", "create", "patch", "delete")
+        },
+        ("patch", "scheduling.rackgate.dev", "schedworkloads/status"): GANGS,
     },
     "ungater": {
         ("act", "rackgate.dev", "services"): BY_POLICIES,
         ("get", "", "pods"): "only after a conflict or a lost answer, as tests/wire shows",
         ("get", "coordination.k8s.io", "leases"): "only after a conflict or a lost answer",
+        **{
+            (verb, "scheduling.rackgate.dev", "schedworkloads"): GANGS
+            for verb in ("get", "list", "watch")
+        },
     },
 }
 
@@ -103,14 +113,14 @@ def granted(*, components: bool = True, built_in: bool = True) -> dict[str, set[
     """Rights by service, from the roles in deploy/.
 
     Args:
-        components: also those of the components for OSMO's pools, unlabelled jobs and retention.
+        components: also those of the components for gangs, OSMO, unlabelled jobs and retention.
         built_in: also those of roles that Kubernetes has.
     """
     rights: dict[str, set[Right]] = defaultdict(set)
     deploy = ROOT / "deploy"
     folders = (deploy / "rbac", deploy / "cluster")
     found = [path for folder in folders for path in folder.glob("*.yaml")]
-    extra = [deploy / name / "rbac.yaml" for name in ("osmo", "unlabelled", "retention")]
+    extra = [deploy / name / "rbac.yaml" for name in ("osmo", "unlabelled", "retention", "gangs")]
     for path in (*found, *(extra if components else ())):
         for document in yaml.safe_load_all(path.read_text()):
             role = (document or {}).get("roleRef", {}).get("name", "")

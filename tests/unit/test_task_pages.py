@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from rackgate.api.names import GROUP, OSMO_GROUP
+from rackgate.api.names import GANG_GROUP, GROUP, OSMO_GROUP
 from rackgate.api.osmo import Pool
 from rackgate.api.queues import ClusterQueue, LocalQueue, ResourceFlavor, WorkloadPriorityClass
 from rackgate.api.topology import Topology
 from rackgate.features import RENDER_FOR_KAI, Features
+from rackgate.gang.validation import errors_of
 from rackgate.runtime.settings import load_settings
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.settings import AssignerSettings
@@ -100,14 +101,19 @@ def test_every_manifest_is_valid(name: str, document: Any, tmp_path: Path) -> No
         return  # a file of OSMO: the page runs commands on it
     group, kind = document["apiVersion"].rpartition("/")[0], document["kind"]
     if kind in JOBS:
-        # The page of elastic jobs turns these gates on first.
+        # The pages of elastic jobs and gangs turn these gates on first.
         elastic = name.startswith("run-an-elastic-job:")
-        cache = Cache(Features(elastic_jobs=elastic, elastic_indexed_jobs=elastic))
+        gangs = name.startswith("run-a-gang:")
+        cache = Cache(
+            Features(elastic_jobs=elastic, elastic_indexed_jobs=elastic, gang_scheduling=gangs)
+        )
         found = preview_submission(document, None, ClusterReading(cache), "team-a")
         assert list(found.errors) == []
         assert [text for text in found.warnings if RENDER_FOR_KAI not in text] == []
     elif group in (GROUP, OSMO_GROUP):
         MODELS[kind].model_validate(document)
+    elif group == GANG_GROUP:
+        assert errors_of(document["spec"], rev_n=False) == []
     elif group == "config.rackgate.dev":
         path = tmp_path / "config.yaml"
         path.write_text(yaml.safe_dump(document))

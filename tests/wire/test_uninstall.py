@@ -482,10 +482,17 @@ async def test_gated_pods_are_released_and_other_gates_stay(world: World) -> Non
     world.put(kinds.PODS, pod("two", names.TOPOLOGY_GATE, names.ELASTIC_GATE))
     world.put(kinds.PODS, pod("leaving", names.TOPOLOGY_GATE, leaving=True))
     world.put(kinds.PODS, pod("other", "example.com/own"))
+    # Nothing of Rackgate but the gate that a policy has given it.
+    linked = pod("linked", names.GANG_GATE, "example.com/own")
+    linked["metadata"] |= {"labels": {}, "annotations": {names.GANG_LINK_ANNOTATION: "w"}}
+    world.put(kinds.PODS, linked)
     # Somebody writes a pod between the list and the patch: it is read again.
     world.faults.append(Fault.status(409, "Conflict", method="PATCH", path="/pods/one"))
-    assert await released(world) == ReleaseResult({f"{NAMESPACE}/one", f"{NAMESPACE}/two"})
-    assert left(world, "one") == left(world, "other") == ["example.com/own"]
+    done = {f"{NAMESPACE}/{name}" for name in ("one", "two", "linked")}
+    assert await released(world) == ReleaseResult(done)
+    assert (
+        left(world, "one") == left(world, "other") == left(world, "linked") == ["example.com/own"]
+    )
     assert left(world, "two") == []
     assert left(world, "leaving") == [names.TOPOLOGY_GATE]
 

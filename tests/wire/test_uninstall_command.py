@@ -20,6 +20,7 @@ from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from rackgate.installation.uninstall import FINALIZER
 from rackgate.kube.errors import KubeError
+from rackgate_cli.__main__ import main
 from rackgate_cli.controlplane import install
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.locations import deploy_dir
@@ -44,7 +45,8 @@ RESOURCES = {
 MANIFESTS = [
     *install.documents(*(DEPLOY / name for name in ("rbac", "services", "visibility", "webhook"))),
     *install.documents(DEPLOY / "cluster", DEPLOY / "osmo" / "rbac.yaml"),
-    *install.documents(DEPLOY / "osmo" / "cluster"),
+    *install.documents(DEPLOY / "osmo" / "cluster", DEPLOY / "gangs" / "cluster"),
+    *install.documents(DEPLOY / "gangs" / "rbac.yaml", DEPLOY / "gangs" / "policies.yaml"),
 ]
 OF_OTHERS = (
     *(kinds.DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS, kinds.JOBS, CRON_JOBS, kinds.PODS),
@@ -285,7 +287,7 @@ async def test_policies_and_webhooks_go_before_anything_else_is_written(world: W
     await uninstalled(world)
     written = [Target.parse(seen.path).plural for seen in world.writes()]
     first = [kind for kind in written if kind.startswith(("validating", "mutating"))]
-    assert len(first) == 22
+    assert len(first) == 28
     assert written[: len(first)] == first
 
 
@@ -362,3 +364,27 @@ async def test_who_is_asked_is_reported_which_cluster_it_is(
     first = capsys.readouterr().out.splitlines()[0]
     assert first == f"Cluster: {world.url}, context production of {path}."
     assert world.writes() == []
+
+
+async def test_the_gate_of_gangs_is_removed_from_all_pods_and_no_other_gate(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, gate in (("linked", names.GANG_GATE), ("odd", names.GANG_GATE), ("plain", "a.b/c")):
+        gates = [{"name": gate}, {"name": names.TOPOLOGY_GATE}]
+        metadata = {"name": name, "namespace": "team-a"}
+        world.put(kinds.PODS, {"metadata": metadata, "spec": {"schedulingGates": gates}})
+    words = ("gang", "release", "--kubeconfig", str(kubeconfig(world, tmp_path)))
+    assert await asyncio.to_thread(main, [*words, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert said == "team-a/linked has the gate\nteam-a/odd has the gate\n"
+    assert world.writes() == []
+    # The admission policy is still there.
+    world.faults.append(
+        Fault.status(403, "", "a policy says no", method="PATCH", path="/pods/odd", times=10**6)
+    )
+    assert await asyncio.to_thread(main, [*words]) == 1
+    said = capsys.readouterr().out
+    assert said == "team-a/linked released\nteam-a/odd keeps the gate: a policy says no\n"
+    found = world.get(kinds.PODS, "linked", "team-a")
+    assert found is not None
+    assert found["spec"]["schedulingGates"] == [{"name": names.TOPOLOGY_GATE}]

@@ -11,7 +11,15 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,7 +29,7 @@ import yaml
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
-from rackgate.features import OSMO_POOLS, Features
+from rackgate.features import GANG_SCHEDULING, OSMO_POOLS, Features
 from rackgate.kube.client import Client
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.errors import (
@@ -61,6 +69,8 @@ _LIMIT_S: Final = 300.0
 # An API server that has just started, or whose machine stalled, answers again soon.
 _TRANSIENT_ERRORS: Final = (ServerError, TooManyRequestsError, TransportError)
 _TOKEN_LIFETIME_S: Final = 10 * 365 * 24 * 3600
+# Folders of deploy/ with all that a feature gate needs.
+COMPONENTS: Final = {OSMO_POOLS: "osmo", GANG_SCHEDULING: "gangs"}
 
 # Operator -> the label and the operations of the pods that its webhooks are called for. The
 # operator's own installer patches these into its manifests.
@@ -120,15 +130,18 @@ def with_local_visibility(document: Document, address: VisibilityAddress) -> Doc
 
 
 def with_webhooks_of(registrations: Iterable[Document], patch: Path) -> list[Document]:
-    """Return webhook configurations; a patch adds webhooks to one, as with kustomize."""
-    (added,) = documents(patch)
-    name, webhooks = added["metadata"]["name"], added["webhooks"]
+    """Return webhook configurations; a patch adds webhooks to them, as with kustomize."""
+    added = {_kind_and_name(entry): entry["webhooks"] for entry in documents(patch)}
     return [
-        {**entry, "webhooks": [*entry["webhooks"], *webhooks]}
-        if (entry["kind"], entry["metadata"]["name"]) == (added["kind"], name)
+        {**entry, "webhooks": [*entry["webhooks"], *added[_kind_and_name(entry)]]}
+        if _kind_and_name(entry) in added
         else entry
         for entry in registrations
     ]
+
+
+def _kind_and_name(entry: Document) -> tuple[str, str]:
+    return entry["kind"], entry["metadata"]["name"]
 
 
 def operator_documents(
@@ -241,9 +254,9 @@ async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def apply_crds(client: Client, deploy: Path, *, osmo: bool = False) -> None:
-    """Apply the CRDs, with `osmo` also those of OSMO, and wait until they are served."""
-    wanted = documents(deploy / "crds", *([deploy / "osmo" / "crds"] if osmo else []))
+async def apply_crds(client: Client, deploy: Path, components: Iterable[str] = ()) -> None:
+    """Apply the CRDs, also those of components, and wait until they are served."""
+    wanted = documents(deploy / "crds", *(deploy / name / "crds" for name in components))
     await apply_all(client, wanted)
     await _served(client, wanted)
 
@@ -311,20 +324,22 @@ async def apply_basics(
     webhook_url: str | None,
     *,
     visibility: VisibilityAddress | None,
-    osmo: bool = False,
+    components: Collection[str] = (),
 ) -> None:
     """Apply namespace, roles, admission policies and, with addresses, what calls the services.
 
-    With `osmo`, also what `deploy/osmo` adds to them. Returns when the roles are in effect.
+    Also what components add to them. Returns when the roles are in effect.
     """
-    extra = deploy / "osmo"
-    more = [extra / "rbac.yaml", extra / "cluster"] if osmo else []
+    folders = [deploy / name for name in components]
+    more = [path for folder in folders for path in (folder / "rbac.yaml", folder / "cluster")]
     rbac = documents(deploy / "rbac", deploy / "cluster", *more)
     namespaces = [entry for entry in rbac if entry["kind"] == "Namespace"]
     await apply_all(client, namespaces)
     wanted = [entry for entry in rbac if entry["kind"] != "Namespace"]
-    hooks = documents(deploy / "webhook")
-    for entry in with_webhooks_of(hooks, extra / "webhooks.yaml") if osmo else hooks:
+    hooks = documents(deploy / "webhook", *(folder / "policies.yaml" for folder in folders))
+    for folder in folders:
+        hooks = with_webhooks_of(hooks, folder / "webhooks.yaml")
+    for entry in hooks:
         if entry["kind"].endswith("WebhookConfiguration"):
             if webhook_url is not None:
                 wanted.append(with_local_webhook(entry, webhook_url))
@@ -505,14 +520,14 @@ async def _prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> N
     if "webhook" in services:
         url = f"https://{ports.LOOPBACK}:{shared_port(cluster, 'webhook')}"
     gates = cluster.playground.feature_gates
-    osmo = gates.get(OSMO_POOLS, False)
+    components = [folder for gate, folder in COMPONENTS.items() if gates.get(gate)]
     visibility = None
     if "assigner" in services and Features.of(gates).visibility_on_demand:
         visibility = VisibilityAddress("localhost", shared_port(cluster, "visibility"))
     async with admin_client(cluster.folder, cluster.playground) as client:
         await asyncio.gather(
-            apply_crds(client, deploy, osmo=osmo),
-            apply_basics(client, deploy, url, visibility=visibility, osmo=osmo),
+            apply_crds(client, deploy, components),
+            apply_basics(client, deploy, url, visibility=visibility, components=components),
             apply_all(client, node_documents(nodes)),
             *(
                 put_operator(client, _operator_documents(cluster, name))

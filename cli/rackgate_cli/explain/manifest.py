@@ -23,6 +23,7 @@ from rackgate_assigner.jobs.state import Priority, is_managed, resolve_priority
 from rackgate_cli.errors import UsageError
 from rackgate_cli.explain.reading import ClusterReading
 from rackgate_cli.plain_yaml import read_plain_yaml
+from rackgate_webhook.admission.gangs import GangRules
 from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.review import Review
 from rackgate_webhook.admission.validate import validate
@@ -184,7 +185,8 @@ def _job(
     mutated = applied(document, change.operations)
     both = features.required_and_preferred
     judged = replace(review, object=mutated)
-    answer = validate(judged, both_levels=both, elastic_kinds=elastic_kinds)
+    gangs = GangRules(features.gang_scheduling, features.workload_rev_n)
+    answer = validate(judged, both_levels=both, elastic_kinds=elastic_kinds, gangs=gangs)
     warnings = [*change.warnings, *answer.warnings]
     if answer.errors:
         return SubmissionPreview(key, kind.name, errors=answer.errors, warnings=warnings)

@@ -1,7 +1,8 @@
 """Releases all gated pods when the installation is deleted or `rackgate uninstall` runs.
 
 Without the ungater, a gated pod would stay gated forever. So every pod is released to
-kube-scheduler, with the node labels of its flavor and without a domain.
+kube-scheduler, with the node labels of its flavor and without a domain. Pods of gangs are released
+too, whatever created them: the gate is on every pod that names a Workload of gangs.
 
 If a pod cannot be released, the others still are: an admission policy may reject the patch, or a
 webhook may be down. Such a pod is reported and stays gated.
@@ -10,6 +11,7 @@ webhook may be down. Such a pod is reported and stays gated.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,17 +23,17 @@ from rackgate.api.resources import PODS
 from rackgate.installation.uninstall import Failures, run_concurrently
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.wire.core import Meta, SchedulingGate, View
 from rackgate.wire.lists import page_items
-from rackgate_ungater.state_machine.gated_objects import ELASTIC, TOPOLOGY, GatedPod, decode_pod
-from rackgate_ungater.writer import patch_body, patch_tail
 
 # A client that keeps creating gated pods must not delay the uninstall indefinitely.
 _MAX_PASSES: Final = 60
 _CREATED_LATE: Final = "it was created while others were released"
 _POLL_S: Final = 0.3
 _MAX_LOGGED: Final = 50
-_POD_SELECTOR: Final = {"labelSelector": names.PODSET_LABEL}
-_TAIL: Final = patch_tail((), (), TOPOLOGY | ELASTIC)
+# A gated pod has no node. No label is on all of them.
+_POD_SELECTOR: Final = {"fieldSelector": "spec.nodeName="}
+GATES: Final = frozenset({names.TOPOLOGY_GATE, names.ELASTIC_GATE, names.GANG_GATE})
 
 log = structlog.get_logger()
 
@@ -60,34 +62,37 @@ def log_release_result(released: ReleaseResult) -> None:
         )
 
 
-async def release_pods(client: Client) -> ReleaseResult:
+async def release_pods(client: Client, gates: Collection[str] = GATES) -> ReleaseResult:
     """Remove our gates from every pod that is not being deleted; safe to run again or concurrently.
 
     Args:
         client: with the rights of the ungater, or more.
+        gates: those of our gates that are removed.
 
     Raises:
         KubeError: listing pods is forbidden, or the credentials are no longer valid.
     """
     released, failures = ReleaseResult(), Failures()
 
-    async def release(pod: GatedPod) -> None:
-        path = PODS.path(pod.namespace, pod.name)
+    async def release(pod: _Pod) -> None:
+        meta = pod.metadata
+        path = PODS.path(meta.namespace, meta.name)
         try:
-            await client.patch(path, patch_body(pod, _TAIL), PatchType.STRATEGIC)
+            await client.patch(path, _patch(pod, gates), PatchType.STRATEGIC)
         except NotFoundError:
             return
         except KubeError as error:
-            failures.add(pod.uid, error)
+            failures.add(meta.uid, error)
         else:
-            released.pods.add(pod.key)
+            released.pods.add(meta.key)
 
     for left in reversed(range(_MAX_PASSES)):
         # Without the right to list pods, another replica has finished: not an error of a pod.
-        gated = await _gated(client)
-        remaining = [pod for pod in gated if not failures.is_given_up(pod.uid)]
+        gated = await _gated(client, gates)
+        remaining = [pod for pod in gated if not failures.is_given_up(pod.metadata.uid)]
         if not (remaining and left):
-            released.gated = {pod.key: failures.message(pod.uid) or _CREATED_LATE for pod in gated}
+            stay = (pod.metadata for pod in gated)
+            released.gated = {one.key: failures.message(one.uid) or _CREATED_LATE for one in stay}
             break
         before = failures.count
         await run_concurrently(release, remaining)
@@ -96,20 +101,50 @@ async def release_pods(client: Client) -> ReleaseResult:
     return released
 
 
-async def gated_pods(client: Client) -> list[str]:
-    """`namespace/name` of the pods with one of our gates."""
-    return sorted(pod.key for pod in await _gated(client))
+async def gated_pods(client: Client, gates: Collection[str] = GATES) -> list[str]:
+    """`namespace/name` of the pods with one of these gates."""
+    return sorted(pod.metadata.key for pod in await _gated(client, gates))
 
 
-async def _gated(client: Client) -> list[GatedPod]:
+class _PodSpec(View, frozen=True):
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+
+
+class _PodStatus(View, frozen=True):
+    phase: str = ""
+
+
+class _Pod(View, frozen=True):
+    metadata: Meta = Meta()
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+_pods: Final = msgspec.json.Decoder(_Pod)
+
+
+def _patch(pod: _Pod, gates: Collection[str]) -> bytes:
+    """Removes gates by name, bound to what was read: gates of other owners stay."""
+    gone = [
+        {"$patch": "delete", "name": gate.name}
+        for gate in pod.spec.scheduling_gates
+        if gate.name in gates
+    ]
+    bound = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
+    return msgspec.json.encode({"metadata": bound, "spec": {"schedulingGates": gone}})
+
+
+async def _gated(client: Client, gates: Collection[str]) -> list[_Pod]:
     found = []
     async for page in client.list_pages(PODS.path(), _POD_SELECTOR):
         for raw in page_items(page):
             try:
-                pod = decode_pod(raw)
+                pod = _pods.decode(raw)
             except msgspec.MsgspecError as error:
                 log.warning("pod_not_read", error=str(error)[:300])
                 continue
-            if pod.gated and not pod.terminating and not pod.terminal:
+            ended = pod.status.phase in ("Succeeded", "Failed")
+            gated = any(gate.name in gates for gate in pod.spec.scheduling_gates)
+            if gated and not ended and pod.metadata.deletion_timestamp is None:
                 found.append(pod)
     return found

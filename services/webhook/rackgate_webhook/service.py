@@ -21,6 +21,7 @@ from rackgate.runtime.health import HealthServer
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.service import user_agent
 from rackgate.runtime.tasks import first_of, spawn
+from rackgate_webhook.admission.gangs import GangRules
 from rackgate_webhook.admission.unlabelled_webhook import UnlabelledJobReviews
 from rackgate_webhook.serving.self_call import call_self
 from rackgate_webhook.serving.server import WebhookServer
@@ -62,6 +63,7 @@ class WebhookService:
             both_levels=settings.features.required_and_preferred,
             elastic_kinds=elastic_kinds,
             kai=settings.rendering,
+            gangs=GangRules(settings.features.gang_scheduling, settings.features.workload_rev_n),
             async_routes=routes,
             max_connections=serving.max_connections,
         )

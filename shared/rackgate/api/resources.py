@@ -121,6 +121,13 @@ ADMISSION_POLICIES: Final = Resource(
 ADMISSION_POLICY_BINDINGS: Final = Resource(
     _ADMISSION, "v1", "validatingadmissionpolicybindings", False, "ValidatingAdmissionPolicyBinding"
 )
+# Served since Kubernetes 1.36.
+MUTATING_POLICIES: Final = Resource(
+    _ADMISSION, "v1", "mutatingadmissionpolicies", False, "MutatingAdmissionPolicy"
+)
+MUTATING_POLICY_BINDINGS: Final = Resource(
+    _ADMISSION, "v1", "mutatingadmissionpolicybindings", False, "MutatingAdmissionPolicyBinding"
+)
 
 # Objects that the KAI scheduler reads, and OSMO pools and workflows.
 KAI_TOPOLOGIES: Final = Resource("kai.scheduler", "v1alpha1", "topologies", False, "Topology")

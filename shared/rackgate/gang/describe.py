@@ -13,10 +13,6 @@ from rackgate.gang.shape import shape_of
 from rackgate.gang.validation import warnings_of
 from rackgate.resources.quantity import format_amount
 
-NO_EFFECT: Final = (
-    "This release validates and explains these objects. No service acts on them: pods start as if "
-    "the object did not exist."
-)
 _REPLICAS: Final = {
     "Unreplicated": "The workload has no replicas.",
     "ReplicatedPods": "Each replica is one pod.",
@@ -34,7 +30,6 @@ def describe(name: str, spec: Object) -> list[str]:
     whole = expand(spec)
     return [
         _title(name, whole),
-        NO_EFFECT,
         "",
         f"shape: {shape_of(spec)}",
         *_replicas(whole),

@@ -1,16 +1,33 @@
-"""Which pods belong to which group of a list: by selectors, or by the names of the groups."""
+"""Which pods belong to which group of a list: by selectors, or by the names of the groups.
+
+A pod finds its group on each level by itself, from its labels. In one list:
+
+1. A single group without a selector takes all pods.
+2. A selector takes the pods whose label has one of its values. Validation makes them disjoint.
+3. A group without a selector takes the rest, if it is the only one without.
+4. Without any selectors, the first name label that the pod has names its group.
+
+Source: GNG-07, GNG-08, CH-18.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
-from rackgate.api.names import GANG_GROUP, REPLICATED_JOB_LABEL
+from rackgate.api.names import (
+    GANG_PART_LABEL,
+    LWS_GROUP,
+    LWS_GROUP_KEY_LABEL,
+    REPLICATED_JOB_LABEL,
+)
 from rackgate.gang.levels import Object
 
 # Without selectors, a pod belongs to the group that the first of these labels names.
 NAME_LABELS: Final = (
-    f"{GANG_GROUP}/group",
+    GANG_PART_LABEL,
     REPLICATED_JOB_LABEL,
     "trainer.kubeflow.org/trainjob-ancestor-step",
 )
@@ -40,3 +57,93 @@ def are_distinguishable(groups: Sequence[Object], spec: Object) -> bool:
     controller = spec.get("controllerRef", {})
     key = (controller.get("apiGroup", ""), controller.get("kind", ""))
     return rest == len(groups) and key not in _ONE_TEMPLATE
+
+
+# Labels that tell replicas apart, by the kind of controller, if the spec names no `replicaKey`.
+_REPLICA_KEYS: Final[Mapping[tuple[str, str], str]] = {
+    (LWS_GROUP, "LeaderWorkerSet"): LWS_GROUP_KEY_LABEL,
+}
+
+
+class Mismatch(StrEnum):
+    """Why a pod belongs to no gang; reasons of the condition PodsMatched."""
+
+    NO_PART = "NoPart"
+    NO_REPLICA = "NoReplica"
+    TOO_MANY_PODS = "TooManyPods"
+
+
+@dataclass(frozen=True, slots=True)
+class GangKey:
+    """One gang: one gang group, of one replica if the workload has replicated gangs."""
+
+    group: str
+    replica: str = ""
+
+    def __str__(self) -> str:
+        """For messages."""
+        return f"{self.group} of replica {self.replica}" if self.replica else self.group
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The groups of one pod.
+
+    Attributes:
+        gang: its gang.
+        ranked_group: name on level 2; None if no group or several groups take the pod.
+        eq_group: name on level 3, as above.
+    """
+
+    gang: GangKey
+    ranked_group: str | None
+    eq_group: str | None
+
+
+def replica_key(spec: Object) -> str:
+    """The pod label that tells replicas apart; "" if there is none."""
+    if spec.get("replicaMode") != "ReplicatedGangs":
+        return ""
+    controller = spec.get("controllerRef", {})
+    kind = (controller.get("apiGroup", ""), controller.get("kind", ""))
+    return str(spec.get("replicaKey") or _REPLICA_KEYS.get(kind, LWS_GROUP_KEY_LABEL))
+
+
+def part_of(canonical: Object, labels: Mapping[str, str]) -> Part | Mismatch:
+    """The groups of a pod with these labels.
+
+    Args:
+        canonical: an expanded spec.
+        labels: of the pod.
+    """
+    group = _choose(canonical["gangGroups"], labels)
+    if group is None:
+        return Mismatch.NO_PART
+    replica = ""
+    if key := replica_key(canonical):
+        replica = labels.get(key, "")
+        if not replica:
+            return Mismatch.NO_REPLICA
+    ranked = _choose(group["rankedGroups"], labels)
+    equal = _choose(ranked["eqGroups"], labels) if ranked is not None else None
+    return Part(
+        GangKey(str(group["name"]), replica),
+        None if ranked is None else str(ranked["name"]),
+        None if equal is None else str(equal["name"]),
+    )
+
+
+def _choose(groups: Sequence[Object], labels: Mapping[str, str]) -> Object | None:
+    rest = []
+    for group in groups:
+        selector = group.get("selector")
+        if selector is None:
+            rest.append(group)
+        elif labels.get(selector["key"]) in selector["values"]:
+            return group
+    if len(rest) == 1:
+        return rest[0]
+    if len(rest) < len(groups):
+        return None
+    name = next((labels[label] for label in NAME_LABELS if label in labels), None)
+    return next((group for group in groups if group["name"] == name), None)

@@ -12,6 +12,8 @@ from typing import Any, Final
 from rackgate.api.names import (
     ELASTIC_ANNOTATION,
     ELASTIC_GATE,
+    GANG_GATE,
+    GANG_RUN_ANNOTATION,
     PODSET_LABEL,
     TAS_LABEL,
     TOPOLOGY_GATE,
@@ -21,8 +23,8 @@ from rackgate.jobframework.errors import FieldError, MalformedError, shown
 from rackgate.jobframework.jsonpatch import JsonPatchOp, map_patch, pointer, value_patch
 
 RESERVED_LABELS: Final = (PODSET_LABEL, TAS_LABEL)
-RESERVED_ANNOTATIONS: Final = (WORKLOAD_ANNOTATION, ELASTIC_ANNOTATION)
-RESERVED_GATES: Final = (TOPOLOGY_GATE, ELASTIC_GATE)
+RESERVED_ANNOTATIONS: Final = (WORKLOAD_ANNOTATION, ELASTIC_ANNOTATION, GANG_RUN_ANNOTATION)
+RESERVED_GATES: Final = (TOPOLOGY_GATE, ELASTIC_GATE, GANG_GATE)
 
 Template = Mapping[str, Any]
 

@@ -103,6 +103,47 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
             ),
         ),
     ),
+    "Keys of gangs": (
+        "They have an effect with the gate `GangScheduling`. [Gangs](../concepts/gangs.md) explains them.",
+        (
+            (
+                "scheduling.rackgate.dev/workload",
+                "pod template, pod (annotation)",
+                "The Workload of gangs of the pod, in its namespace. It cannot change once the pod exists.",
+            ),
+            (
+                "scheduling.rackgate.dev/group",
+                "pod template, pod (label)",
+                "The group of the pod, if the groups of its Workload of gangs have no selectors.",
+            ),
+            (
+                "scheduling.rackgate.dev/workload-template",
+                "Job, job template (annotation)",
+                "The spec of a Workload of gangs as JSON. Each Job with it gets one of its own.",
+            ),
+            (
+                "scheduling.rackgate.dev/gang-per",
+                "JobSet (annotation)",
+                "`ReplicatedJob`: each replicatedJob is a gang of its own. Without it, the JobSet is one gang.",
+            ),
+            (
+                "scheduling.rackgate.dev/gang",
+                "pod template, pod (scheduling gate)",
+                "Keeps a pod from being scheduled until its gang is released. Rackgate adds and removes it.",
+            ),
+            (
+                "scheduling.rackgate.dev/run-spec",
+                "job (annotation)",
+                "The gangs of the present run as JSON: changes of the Workload of gangs count from the next run."
+                " Rackgate writes it at the start and removes it at the stop.",
+            ),
+            (
+                "scheduling.rackgate.dev/run",
+                "pod (annotation)",
+                "The admission under which the pod was released. Rackgate writes it.",
+            ),
+        ),
+    ),
     "Keys that Rackgate writes": (
         "These keys are reserved. The webhook and the admission policies reject them in templates and pods of"
         " users.",
@@ -181,7 +222,17 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
                 "Pod",
                 "The index of the replica in its worker group.",
             ),
+            (
+                "batch.kubernetes.io/controller-uid",
+                "Pod",
+                "The Job of the pod, even if the pod no longer has a controller.",
+            ),
             ("ray.io/replica-host-index", "Pod", "The index of the host in its replica."),
+            (
+                "leaderworkerset.sigs.k8s.io/group-key",
+                "Pod",
+                "The replica of the LeaderWorkerSet. It tells gangs of one Workload of gangs apart.",
+            ),
         ),
     ),
 }
@@ -195,7 +246,6 @@ MORE: Final = """\
 
 | Key | Object | Meaning |
 |---|---|---|
-| `batch.kubernetes.io/controller-uid` | Pod (label) | The Job of the pod, even if the pod no longer has a controller |
 | `rackgate.dev/managed-jobs` | Namespace (label) | Jobs of the namespace are managed, with the component `deploy/namespaces` |
 | `osmo.rackgate.dev/applied` | Pod (annotation) | A digest of the pod that `rackgate osmo apply` requested |
 | `rackgate.dev/run-seconds` | Pod (annotation) | In a playground: the simulated pod succeeds after this time |

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from rackgate.gang.collapse import collapse
-from rackgate.gang.describe import NO_EFFECT
 from rackgate.gang.shape import Shape, shape_of
 from rackgate.gang.validation import errors_of
 from rackgate_cli.__main__ import main
@@ -122,7 +121,6 @@ def test_explain_says_what_is_asked_for_and_that_nothing_acts_on_it(
 ) -> None:
     assert explained(pairs()["leaderworkerset"]["correctedRevN"]["spec"], tmp_path, capsys) == [
         "Workload w, for LeaderWorkerSet vllm",
-        NO_EFFECT,
         "",
         "shape: Replicated Gangs",
         "Each replica is one gang. Counts are those of one replica.",

@@ -108,7 +108,7 @@ async def test_a_rejection_is_reported_at_once() -> None:
 def test_every_right_of_a_service_is_asked_for() -> None:
     deploy = deploy_dir()
     osmo = (deploy / "osmo" / "rbac.yaml", deploy / "osmo" / "cluster")
-    more = [deploy / name / "rbac.yaml" for name in ("unlabelled", "retention")]
+    more = [deploy / name / "rbac.yaml" for name in ("unlabelled", "retention", "gangs")]
     rbac = install.documents(deploy / "rbac", deploy / "cluster", *osmo, *more)
     asked = {service: set(_rights(USER.format(service), rbac)) for service in SERVICES}
     assert asked == {service: granted(built_in=False)[service] for service in SERVICES}

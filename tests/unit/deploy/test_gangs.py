@@ -1,52 +1,166 @@
-"""deploy/gangs: a kind and its roles, which are installed with no other component."""
+"""deploy/gangs: what gang scheduling needs, and nothing of it without the component."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import pytest
 import yaml
 
-from rackgate.api.names import GANG_GROUP
+from rackgate.api.names import GANG_GATE, GANG_GROUP, GANG_LINK_ANNOTATION, UNMANAGED_NAMESPACES
 from rackgate.api.resources import GANG_WORKLOADS
+from rackgate.features import GANG_SCHEDULING, OSMO_POOLS
+from rackgate.runtime.settings import load_settings
+from rackgate_assigner.settings import AssignerSettings
 from rackgate_cli.controlplane import install
+from rackgate_cli.controlplane.binaries.versions import SERVICES
 from rackgate_cli.locations import deploy_dir
+from rackgate_webhook.settings import WebhookSettings
 
 DEPLOY = deploy_dir()
 GANGS = DEPLOY / "gangs"
+Object = dict[str, Any]
+
+
+def documents(path: str) -> list[Object]:
+    return install.documents(GANGS / path)
+
+
+HOOKS = {entry["kind"]: entry for entry in documents("webhooks.yaml")}
+ALL_POLICIES = documents("policies.yaml")
+POLICIES = {
+    entry["kind"]: entry
+    for entry in ALL_POLICIES
+    if entry["metadata"]["name"] == "rackgate-gangs.rackgate-system"
+}
 ROLES = {
     entry["metadata"]["name"]: entry
-    for entry in install.documents(GANGS)
+    for path in ("rbac.yaml", "cluster")
+    for entry in documents(path)
     if entry["kind"] == "ClusterRole"
 }
 
 
 def test_the_component_has_every_manifest_of_its_folder() -> None:
-    listed = yaml.safe_load((GANGS / "kustomization.yaml").read_text())["resources"]
-    there = {path.name for path in GANGS.iterdir()} - {"kustomization.yaml"}
-    assert set(listed) == there == {"crds", "users.yaml"}
+    listed = yaml.safe_load((GANGS / "kustomization.yaml").read_text())
+    named = {*listed["resources"], *(patch["path"] for patch in listed["patches"])}
+    assert named == {path.name for path in GANGS.glob("*.yaml")} - {"kustomization.yaml"}
+    cluster = yaml.safe_load((GANGS / "cluster" / "kustomization.yaml").read_text())
+    assert cluster["resources"] == ["../crds", "users.yaml"], "these stay after an uninstall"
 
 
 def test_no_other_kustomization_installs_it() -> None:
-    """As long as no service acts on these objects, nobody gets the kind who did not ask for it."""
+    """The base knows the gate of its pods, the component for namespaces the names of policies."""
     for file in DEPLOY.rglob("*.yaml"):
         if GANGS not in file.parents:
-            assert GANG_GROUP not in file.read_text(), file
+            assert GANG_GROUP not in file.read_text().replace(GANG_GATE, ""), file
     for file in DEPLOY.rglob("kustomization.yaml"):
         assert not [
             one for one in yaml.safe_load(file.read_text()).get("resources", ()) if "gangs" in one
         ]
 
 
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_gate_is_on_in_each_service_beside_those_of_other_components(service: str) -> None:
+    (patch,) = [
+        one
+        for one in yaml.safe_load((GANGS / "kustomization.yaml").read_text())["patches"]
+        if one["path"] == "gate.yaml"
+    ]
+    assert service in patch["target"]["name"]
+    (operation,) = yaml.safe_load((GANGS / "gate.yaml").read_text())
+    assert operation["path"] == "/spec/template/spec/containers/0/command/-"
+    (base,) = (
+        entry["spec"]["template"]["spec"]["containers"]
+        for entry in install.documents(DEPLOY / "services" / f"{service}.yaml")
+        if entry["kind"] == "Deployment"
+    )
+    assert len(base) == 1
+    assert base[0]["command"][0] == f"rackgate-{service}"
+    flag = operation["value"].removeprefix("--set=")
+    environ = {"RACKGATE_ASSIGNER_FEATURE_GATES": json.dumps({OSMO_POOLS: True})}
+    loaded = load_settings(AssignerSettings, service="assigner", environ=environ, flags=[flag])
+    assert loaded.feature_gates == {OSMO_POOLS: True, GANG_SCHEDULING: True}
+
+
+@pytest.mark.requirement("OPS-05")
 @pytest.mark.parametrize(
-    ("role", "verbs", "into"),
+    ("role", "resource", "verbs"),
     [
-        ("rackgate-users:gangs-view", ["get", "list", "watch"], "view"),
-        ("rackgate-users:gangs-edit", ["create", "update", "patch", "delete"], "edit"),
+        ("rackgate-users:gangs-view", "", ["get", "list", "watch"]),
+        ("rackgate-users:gangs-edit", "", ["create", "update", "patch", "delete"]),
+        (
+            "rackgate-assigner-gangs.rackgate-system",
+            "",
+            ["get", "list", "watch", "create", "patch", "delete"],
+        ),
+        ("rackgate-assigner-gangs.rackgate-system", "/status", ["patch"]),
+        ("rackgate-ungater-gangs.rackgate-system", "", ["get", "list", "watch"]),
     ],
 )
-def test_who_edits_a_namespace_may_write_them(role: str, verbs: list[str], into: str) -> None:
-    assert set(ROLES) == {"rackgate-users:gangs-view", "rackgate-users:gangs-edit"}
-    (rule,) = ROLES[role]["rules"]
+def test_who_has_which_right(role: str, resource: str, verbs: list[str]) -> None:
+    (rule,) = [
+        rule
+        for rule in ROLES[role]["rules"]
+        if rule["resources"] == [f"{GANG_WORKLOADS.plural}{resource}"]
+    ]
+    assert (rule["apiGroups"], rule["verbs"]) == ([GANG_GROUP], verbs)
+    assert len(ROLES) == 4
+    if role.startswith("rackgate-users"):
+        into = role.rpartition("-")[2]
+        labels = ROLES[role]["metadata"]["labels"]
+        assert labels[f"rbac.authorization.k8s.io/aggregate-to-{into}"] == "true"
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_the_webhooks_join_the_configurations_of_the_base_and_fail_open(kind: str) -> None:
+    added = HOOKS[kind]
+    file = "mutating.yaml" if kind.startswith("Mutating") else "validating.yaml"
+    (base,) = install.documents(DEPLOY / "webhook" / file)
+    assert added["metadata"]["name"] == base["metadata"]["name"]
+    assert added["metadata"]["name"] in WebhookSettings().certificates.configuration_names
+    (hook,) = added["webhooks"]
+    (rule,) = hook["rules"]
     assert (rule["apiGroups"], rule["resources"]) == ([GANG_GROUP], [GANG_WORKLOADS.plural])
-    assert rule["verbs"] == verbs
-    labels = ROLES[role]["metadata"]["labels"]
-    assert labels[f"rbac.authorization.k8s.io/aggregate-to-{into}"] == "true"
+    assert rule["operations"] == ["CREATE", "UPDATE"]
+    assert hook["failurePolicy"] == "Ignore"
+    assert hook["clientConfig"] == {
+        "service": {
+            **base["webhooks"][0]["clientConfig"]["service"],
+            "path": hook["clientConfig"]["service"]["path"],
+        }
+    }
+
+
+@pytest.mark.requirement("GNG-14")
+def test_the_policies_match_pods_of_gangs_alone() -> None:
+    for kind in ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"):
+        spec = POLICIES[kind]["spec"]
+        assert (
+            POLICIES[f"{kind}Binding"]["spec"]["policyName"] == POLICIES[kind]["metadata"]["name"]
+        )
+        (excluded,) = spec["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+        assert set(excluded["values"]) == set(UNMANAGED_NAMESPACES)
+        assert spec["failurePolicy"] == "Fail", "a pod of a gang is never created without its gate"
+        (condition,) = spec["matchConditions"]
+        assert GANG_LINK_ANNOTATION in condition["expression"]
+        (rule,) = spec["matchConstraints"]["resourceRules"]
+        assert rule["apiGroups"] == [""]
+        assert {one.partition("/")[0] for one in rule["resources"]} == {"pods"}
+    assert POLICIES["ValidatingAdmissionPolicyBinding"]["spec"]["validationActions"] == ["Deny"]
+
+
+def test_what_only_warns_never_stops_anybody() -> None:
+    policy, binding = (one["spec"] for one in ALL_POLICIES if one not in POLICIES.values())
+    assert (policy["failurePolicy"], binding["validationActions"]) == ("Ignore", ["Warn"])
+    resources = {
+        name for rule in policy["matchConstraints"]["resourceRules"] for name in rule["resources"]
+    }
+    assert "pods" not in resources, "each pod would be matched"
+
+
+def test_what_is_installed_is_of_kinds_that_up_can_apply() -> None:
+    found = [*documents("crds"), *documents("cluster"), *documents("rbac.yaml")]
+    for entry in (*found, *HOOKS.values(), *ALL_POLICIES):
+        assert (entry["apiVersion"], entry["kind"]) in install._KINDS

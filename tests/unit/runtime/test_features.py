@@ -8,7 +8,6 @@ from rackgate.features import (
     ELASTIC_JOBS,
     GATES,
     PLACEMENT_GATES,
-    WORKLOAD_REV_N,
     Features,
     FixedGateError,
     Gate,
@@ -89,8 +88,5 @@ def test_a_gate_of_kueue_under_another_name_says_that_name() -> None:
 
 
 def test_gates_without_effect_are_named_with_what_happens_instead() -> None:
-    found = without_effect({"PartialAdmission": True, ELASTIC_JOBS: True, WORKLOAD_REV_N: True})
-    assert found == {
-        "PartialAdmission": KUEUE_GATES["PartialAdmission"].note,
-        WORKLOAD_REV_N: "Only the rackgate command reads it.",
-    }
+    found = without_effect({"PartialAdmission": True, ELASTIC_JOBS: True})
+    assert found == {"PartialAdmission": KUEUE_GATES["PartialAdmission"].note}

@@ -85,6 +85,7 @@ class WorkloadInfo:
         admitted_at: RFC 3339 time of its admission, "" if it is not admitted.
         execution_time_s: seconds that one admission may last; inf without a maximum.
         was_preempted: an earlier admission ended with a preemption.
+        hold: why its gangs do not allow an admission; "" if they do.
     """
 
     key: str
@@ -130,6 +131,7 @@ class WorkloadInfo:
     admitted_at: str = ""
     execution_time_s: float = inf
     was_preempted: bool = False
+    hold: str = ""
 
     @property
     def grace_period_s(self) -> int:
@@ -158,7 +160,8 @@ class WorkloadInfo:
     @property
     def pending_inputs(self) -> tuple[object, ...]:
         """The fields that decide about the Workload itself while it is pending."""
-        return (*self.scheduling_inputs, self.owner_uid, self.evicted_reason, self.reclaimable)
+        who = (self.owner_uid, self.evicted_reason, self.reclaimable, self.hold)
+        return (*self.scheduling_inputs, *who)
 
     @property
     def preemption_inputs(self) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from rackgate.api.names import (
     ELASTIC_ANNOTATION,
     ELASTIC_GATE,
+    GANG_GATE,
     GROUP,
     PODSET_GROUP,
     QUEUE_LABEL,
@@ -33,7 +34,6 @@ from rackgate.jobframework.managed import (
 from rackgate.jobframework.podsets import PODSET
 from rackgate.jobframework.registry import JOB
 from rackgate.jobframework.templates import (
-    RESERVED_GATES,
     annotations_of,
     gates_of,
     is_suspended,
@@ -46,9 +46,11 @@ from rackgate.jobframework.templates import (
     with_gate,
 )
 from rackgate.jobframework.topology_request import topology_request
+from rackgate_webhook.admission.gangs import GANG_WORKLOAD, GangRules
 from rackgate_webhook.admission.objects import name_errors
 from rackgate_webhook.admission.review import AdmissionResponse, Review, kind_of_review
 
+_NO_GANGS: Final = GangRules()
 # The users that create the pods of Jobs. Controllers may share one user.
 _JOB_CONTROLLERS: Final = frozenset(
     {"system:serviceaccount:kube-system:job-controller", "system:kube-controller-manager"}
@@ -60,11 +62,17 @@ _REQUEST_FIELDS: Final = (
     "overhead",
     "runtimeClassName",
 )
+# With one of these, pods beyond the admitted ones stay gated. Late pods of a gang do not.
+_KEEP_NEW_PODS: Final = (TOPOLOGY_GATE, ELASTIC_GATE)
 _TOPOLOGY_REQUESTS: Final = (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
 
 
 def mutate(
-    review: Review, *, elastic_kinds: Collection[str] = (), kai: RenderOptions | None = None
+    review: Review,
+    *,
+    elastic_kinds: Collection[str] = (),
+    kai: RenderOptions | None = None,
+    gangs: GangRules = _NO_GANGS,
 ) -> AdmissionResponse:
     """The patch for one request; empty unless the object is managed.
 
@@ -73,6 +81,7 @@ def mutate(
         elastic_kinds: names of the job kinds that may be resized in slices, see
             `enabled_elastic_kinds`.
         kai: gate RackgateRenderForKAI: how to render Jobs that KAI schedules.
+        gangs: rules of Workloads of gangs.
 
     Raises:
         MalformedError: the API server never sends such an object.
@@ -80,6 +89,8 @@ def mutate(
     kind, rule = kind_of_review(review), _RULES.get((review.kind, review.operation))
     if review.sub_resource:
         return AdmissionResponse()
+    if review.kind == GANG_WORKLOAD:
+        return gangs.mutate(review)
     if kai is not None and kind is JOB and is_for_kai(review.object, review.old_object):
         return _render_for_kai(review.object, kai)
     if kind is not None and review.operation == "CREATE":
@@ -201,7 +212,7 @@ def _find_scale_up(
     gated_podsets = {
         pod_template.podset
         for pod_template in kind.templates(stored)
-        if any(gate in RESERVED_GATES for gate in gates_of(pod_template.template))
+        if any(gate in _KEEP_NEW_PODS for gate in gates_of(pod_template.template))
     }
     before, now = kind.counts(stored), kind.counts(job)
     return {
@@ -287,8 +298,8 @@ def _with_gates(pod: Manifest) -> Mapping[str, Any]:
     elastic = annotations_of(pod).get(ELASTIC_ANNOTATION) == "true"
     placed = labels_of(pod).get(TAS_LABEL) == TAS_LABEL_VALUE or TOPOLOGY_GATE in gates
     gated_pod = pod
-    # Only elastic jobs have pods without topology.
-    if placed or not (elastic or ELASTIC_GATE in gates):
+    # Only elastic jobs and gangs have pods without topology.
+    if placed or not (elastic or ELASTIC_GATE in gates or GANG_GATE in gates):
         gated_pod = with_entries(gated_pod, "metadata", "labels", {TAS_LABEL: TAS_LABEL_VALUE})
         gated_pod = with_gate(gated_pod, TOPOLOGY_GATE)
     return with_gate(gated_pod, ELASTIC_GATE) if elastic else gated_pod

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rackgate.api.names import (
     ELASTIC_ANNOTATION,
+    GANG_RUN_ANNOTATION,
     GROUP,
     MAX_EXECUTION_TIME_LABEL,
     PODSET_GROUP,
@@ -41,6 +42,7 @@ from rackgate.jobframework.templates import (
     section,
 )
 from rackgate.jobframework.topology_request import topology_errors
+from rackgate_webhook.admission.gangs import GANG_WORKLOAD, GangRules
 from rackgate_webhook.admission.objects import (
     admission_check_errors,
     cluster_queue_errors,
@@ -54,11 +56,16 @@ from rackgate_webhook.admission.objects import (
 from rackgate_webhook.admission.review import AdmissionResponse, Review, kind_of_review
 
 Rule = Callable[[Manifest, Manifest], list[FieldError]]
+_NO_GANGS: Final = GangRules()
 _ELASTIC_PATH: Final = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
 
 
 def validate(
-    review: Review, *, both_levels: bool = False, elastic_kinds: Collection[str] = ()
+    review: Review,
+    *,
+    both_levels: bool = False,
+    elastic_kinds: Collection[str] = (),
+    gangs: GangRules = _NO_GANGS,
 ) -> AdmissionResponse:
     """The response to one request; objects that are not managed are allowed.
 
@@ -70,34 +77,43 @@ def validate(
         both_levels: gate RackgateRequiredAndPreferred: a PodSet may request both levels.
         elastic_kinds: names of the job kinds that may be resized in slices, see
             `enabled_elastic_kinds`.
+        gangs: rules of Workloads of gangs.
 
     Raises:
         MalformedError: the object has a shape that the API server never sends.
     """
     kind, rule = kind_of_review(review), _RULES.get(review.kind)
-    is_known = kind is not None or rule is not None or review.kind == _WORKLOAD
+    is_known = kind is not None or rule is not None or review.kind in (_WORKLOAD, GANG_WORKLOAD)
     if not is_known or review.sub_resource or review.operation not in ("CREATE", "UPDATE"):
         return AdmissionResponse()
     found, stored = review.object, review.old_object
     if section(found, "metadata").get("deletionTimestamp"):
         return AdmissionResponse()
+    if review.kind == GANG_WORKLOAD:
+        return gangs.validate(review)
     if kind is not None:
-        validator = _JobValidator(kind, kind.name in elastic_kinds, both_levels)
+        validator = _JobValidator(kind, kind.name in elastic_kinds, both_levels, gangs)
         errors = validator.errors(found, stored)
     elif rule is not None:
         errors = rule(found, stored)
     else:
         errors = workload_errors(found, stored, both_levels=both_levels)
-    return AdmissionResponse(errors=errors, warnings=_new_warnings(review, kind, elastic_kinds))
+    warnings = _new_warnings(review, kind, elastic_kinds, gangs)
+    return AdmissionResponse(errors=errors, warnings=warnings)
 
 
 def _new_warnings(
-    review: Review, kind: GenericJob[Any] | None, elastic_kinds: Collection[str]
+    review: Review, kind: GenericJob[Any] | None, elastic_kinds: Collection[str], gangs: GangRules
 ) -> list[str]:
     """Warnings about what this write sets and has no effect, in the order of the manifest."""
-    before = _unsupported(review.kind, review.old_object, kind, elastic_kinds)
-    now = _unsupported(review.kind, review.object, kind, elastic_kinds)
-    return [str(one) for one in now if one not in before]
+    before, now = (
+        [
+            *map(str, _unsupported(review.kind, found, kind, elastic_kinds)),
+            *(gangs.job_warnings(kind, found) if kind is not None and is_managed(found) else ()),
+        ]
+        for found in (review.old_object, review.object)
+    )
+    return [one for one in now if one not in before]
 
 
 def _unsupported(
@@ -120,8 +136,11 @@ def _unsupported(
 class _JobValidator:
     """Rules on jobs of one kind."""
 
-    def __init__(self, kind: GenericJob[Any], elastic_enabled: bool, both_levels: bool) -> None:
+    def __init__(
+        self, kind: GenericJob[Any], elastic_enabled: bool, both_levels: bool, gangs: GangRules
+    ) -> None:
         self._kind = kind
+        self._gangs = gangs
         self._elastic_enabled = elastic_enabled
         self._both_levels = both_levels
 
@@ -166,6 +185,7 @@ class _JobValidator:
         if newly_managed:
             errors += execution_time_errors(job)
         errors += self._kind.shape_errors(job)
+        errors += self._gangs.job_errors(self._kind, job)
         count_units = self._kind.count_units(job)
         for pod_template in self._kind.injected_templates(
             job, elastic_enabled=self._elastic_enabled
@@ -297,7 +317,7 @@ def _pod_update_errors(pod: Manifest, stored: Manifest) -> list[FieldError]:
         )
         for name, now, before, reserved in fields
         for key in reserved
-        if now.get(key) != before.get(key)
+        if now.get(key) != before.get(key) and key != GANG_RUN_ANNOTATION
     ]
 
 

@@ -16,6 +16,7 @@ from rackgate.runtime import clock, metrics
 from rackgate.runtime.connections import Connection, Connections, connection_metrics
 from rackgate.runtime.tasks import cancel, start
 from rackgate_webhook.admission.deadline import start_deadline
+from rackgate_webhook.admission.gangs import GangRules
 from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.review import (
     Answer,
@@ -71,6 +72,7 @@ class WebhookServer:
         both_levels: bool = False,
         elastic_kinds: Collection[str] = (),
         kai: RenderOptions | None = None,
+        gangs: GangRules | None = None,
         async_routes: Mapping[str, AsyncDecide] | None = None,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
@@ -80,9 +82,12 @@ class WebhookServer:
         self._context = context
         self._max_connections = max_connections
         self._draining = False
+        rules = gangs or GangRules()
         self._routes: dict[str, Decide] = {
-            "/mutate": partial(mutate, elastic_kinds=elastic_kinds, kai=kai),
-            "/validate": partial(validate, both_levels=both_levels, elastic_kinds=elastic_kinds),
+            "/mutate": partial(mutate, elastic_kinds=elastic_kinds, kai=kai, gangs=rules),
+            "/validate": partial(
+                validate, both_levels=both_levels, elastic_kinds=elastic_kinds, gangs=rules
+            ),
         }
         self._async_routes = dict(async_routes or {})
         self._bodies = BodyReader()

@@ -1,0 +1,150 @@
+"""Reviews of Workloads of gangs, and of what jobs say about them.
+
+The schema and its rules reject many of the same objects without the webhook. Here are the checks of
+sums, templates and membership, of fields that a feature gate hides, and warnings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from rackgate.api.gang_rules import CHILD_LISTS
+from rackgate.api.names import (
+    GANG_GROUP,
+    GANG_LINK_ANNOTATION,
+    GANG_PER_ANNOTATION,
+    GANG_TEMPLATE_ANNOTATION,
+)
+from rackgate.features import GANG_SCHEDULING
+from rackgate.gang.expand import quote_off
+from rackgate.jobframework.errors import FieldError, shown
+from rackgate.jobframework.generic_job import GenericJob, Manifest
+from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
+from rackgate.jobframework.templates import annotations_of, section
+from rackgate_webhook.admission.objects import name_errors
+from rackgate_webhook.admission.review import AdmissionResponse, Review
+
+if TYPE_CHECKING:
+    from rackgate.gang.levels import Object
+
+GANG_WORKLOAD: Final = f"{GANG_GROUP}/Workload"
+# The API server passes on 4 KiB of warnings, of 256 characters each.
+MAX_WARNINGS: Final = 16
+_MODES: Final = ("gangMode", "rankMode")
+_PER: Final = "ReplicatedJob"
+
+
+@dataclass(frozen=True, slots=True)
+class GangRules:
+    """What the feature gates allow.
+
+    Attributes:
+        on: gate GangScheduling.
+        rev_n: gate WorkloadRevN.
+    """
+
+    on: bool = False
+    rev_n: bool = False
+
+    def mutate(self, review: Review) -> AdmissionResponse:
+        """Put Off in quotes at gangMode and rankMode: YAML reads an unquoted Off as false."""
+        if review.operation not in ("CREATE", "UPDATE"):
+            return AdmissionResponse()
+        return AdmissionResponse(operations=list(_quote_ops(review.object.get("spec"), ("spec",))))
+
+    def validate(self, review: Review) -> AdmissionResponse:
+        """What is wrong with a Workload of gangs, and what cannot work as it is written."""
+        spec, old = quote_off(review.object.get("spec")), None
+        before: list[FieldError] = []
+        if review.old_object:
+            old = quote_off(section(review.old_object, "spec"))
+            if spec == old:
+                return AdmissionResponse()
+            # It was stored without the webhook, or with another gate: that blocks no other change.
+            before = self._errors(old)
+        errors = self._errors(spec, old)
+        if errors:
+            new = [error for error in errors if error not in before]
+            return AdmissionResponse(errors=new)
+        from rackgate.gang.validation import warnings_of
+
+        warnings = [f"{one.path}: {one.message}" for one in warnings_of(spec)]
+        return AdmissionResponse(warnings=warnings[:MAX_WARNINGS])
+
+    def job_errors(self, kind: GenericJob[Any], job: Manifest) -> list[FieldError]:
+        """What is wrong with the links and settings of gangs in a managed job."""
+        if not self.on:
+            return []
+        errors = [
+            error
+            for one in kind.templates(job)
+            if (link := annotations_of(one.template).get(GANG_LINK_ANNOTATION))
+            for error in name_errors(
+                link,
+                f"{one.path}.metadata.annotations[{GANG_LINK_ANNOTATION}]",
+                "name a Workload of gangs in the namespace of the job",
+            )
+        ]
+        annotations = annotations_of(job)
+        if GANG_TEMPLATE_ANNOTATION in annotations:
+            errors += self._template_errors(annotations[GANG_TEMPLATE_ANNOTATION])
+        per = annotations.get(GANG_PER_ANNOTATION)
+        if per not in (None, _PER):
+            path = f"metadata.annotations[{GANG_PER_ANNOTATION}]"
+            errors.append(FieldError(path, f"unknown value {shown(per)}", f"use {_PER}"))
+        return errors
+
+    def _errors(self, spec: Any, old: Object | None = None) -> list[FieldError]:
+        # Imported on demand: its models cost memory, and most installations have no gangs.
+        from rackgate.gang.validation import errors_of
+
+        return errors_of(spec, rev_n=self.rev_n, old=old)
+
+    def _template_errors(self, text: str) -> list[FieldError]:
+        path = f"metadata.annotations[{GANG_TEMPLATE_ANNOTATION}]"
+        try:
+            spec = msgspec.json.decode(text)
+        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+            advice = "write the spec of a Workload of gangs as JSON"
+            return [FieldError(path, f"is not JSON: {str(error)[:200]}", advice)]
+        found = self._errors(quote_off(spec))
+        return [FieldError(path, f"{one.path}: {one.problem}", one.advice) for one in found]
+
+    def job_warnings(self, kind: GenericJob[Any], job: Manifest) -> list[str]:
+        """What a managed job asks for without effect, because gang scheduling is off."""
+        if self.on:
+            return []
+        paths = [
+            f"{one.path}.metadata.annotations[{GANG_LINK_ANNOTATION}]"
+            for one in kind.templates(job)
+            if annotations_of(one.template).get(GANG_LINK_ANNOTATION)
+        ]
+        paths += [
+            f"metadata.annotations[{key}]"
+            for key in (GANG_TEMPLATE_ANNOTATION, GANG_PER_ANNOTATION)
+            if key in annotations_of(job)
+        ]
+        return [
+            f"{path} has no effect: feature gate {GANG_SCHEDULING} is off in this installation, so"
+            " the pods start one by one"
+            for path in paths
+        ]
+
+
+def _quote_ops(value: Any, path: Sequence[str]) -> Iterator[JsonPatchOp]:
+    """Replace false by Off. Anything may be in the spec: nothing of it is validated yet."""
+    if isinstance(value, list):
+        for index, entry in enumerate(value):
+            yield from _quote_ops(entry, (*path, str(index)))
+    if not isinstance(value, Mapping):
+        return
+    for field in _MODES:
+        if value.get(field) is False:
+            yield {"op": "replace", "path": pointer(*path, field), "value": "Off"}
+    for child in CHILD_LISTS:
+        if child in value:
+            yield from _quote_ops(value[child], (*path, child))

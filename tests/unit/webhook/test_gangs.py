@@ -1,0 +1,209 @@
+"""Reviews of Workloads of gangs, and what is said about gangs in jobs."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from rackgate.api import names
+from rackgate.features import GANG_SCHEDULING, WORKLOAD_REV_N
+from rackgate.gang.expand import quote_off
+from rackgate_webhook.admission.gangs import GANG_WORKLOAD, GangRules
+from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.review import AdmissionResponse
+from rackgate_webhook.admission.validate import validate
+from tests.support.composite_jobs import jobset, raycluster, replicated_job, worker_group
+from tests.support.gang_cases import invalid_cases, pairs, rev1_specs, rev_n_specs
+from tests.support.objects import RACK, job
+from tests.unit.govern.patching import apply_patch
+from tests.unit.webhook.reviews import review
+
+Object = dict[str, Any]
+OFF, REV1, REV_N = GangRules(), GangRules(on=True), GangRules(on=True, rev_n=True)
+LINK, TEMPLATE = names.GANG_LINK_ANNOTATION, names.GANG_TEMPLATE_ANNOTATION
+
+MARK = {LINK: "w"}
+
+
+def workload(spec: Any) -> Object:
+    return {"metadata": {"name": "w"}, "spec": spec}
+
+
+def validated(
+    spec: Any, stored: Any = None, rules: GangRules = REV_N, **more: Any
+) -> AdmissionResponse:
+    old = None if stored is None else workload(stored)
+    return validate(review(GANG_WORKLOAD, workload(spec), old, **more), gangs=rules)
+
+
+def paths(response: AdmissionResponse) -> list[str]:
+    return [error.path for error in response.errors]
+
+
+@pytest.mark.parametrize("name", invalid_cases("webhook"))
+def test_what_the_api_server_cannot_check_is_rejected_with_its_path(name: str) -> None:
+    case = invalid_cases("webhook")[name]
+    assert case["path"] in paths(validated(case["spec"]))
+
+
+def test_valid_specs_are_accepted() -> None:
+    for name, spec in rev1_specs():
+        assert validated(spec, rules=REV1) == validated(spec), name
+        assert paths(validated(spec)) == [], name
+    for name, spec in rev_n_specs():
+        assert paths(validated(spec)) == [], name
+
+
+@pytest.mark.requirement("GNG-09")
+def test_fields_of_rev_n_are_rejected_with_the_name_of_their_gate() -> None:
+    spec = {"gangGroups": [{"name": "gg", "minCount": 2, "maxCount": 3}]}
+    (error,) = validated(spec, rules=REV1).errors
+    assert error.path == "spec.gangGroups[0].maxCount"
+    assert WORKLOAD_REV_N in error.advice
+    assert paths(validated(spec)) == []
+
+
+def test_what_is_only_lenient_is_a_warning() -> None:
+    for pair in pairs().values():
+        found = validated(pair["revN"]["spec"]).warnings
+        expected = [one["path"] for one in pair.get("warnings", [])]
+        assert [one.partition(": ")[0] for one in found] == expected
+
+
+@pytest.mark.requirement("GNG-44")
+def test_an_error_that_is_stored_blocks_no_other_change() -> None:
+    """It was written while the webhook was down, or with a gate that is off now."""
+    group = {"name": "gg", "minCount": 2, "maxCount": 3}
+    stored = {"gangGroups": [group]}
+    changed = {"gangGroups": [{**group, "scheduleTimeoutSeconds": 30}]}
+    assert paths(validated(changed, stored, REV1)) == []
+    assert paths(validated(stored, stored, REV1)) == []
+    worse = {"gangGroups": [{**group, "gangMode": "Gang"}]}
+    assert paths(validated(worse, stored, REV1)) == ["spec.gangGroups[0].gangMode"]
+
+
+def test_what_is_immutable_is_compared_with_the_stored_object() -> None:
+    stored = {"gangGroups": [{"name": "gg", "minCount": 2}]}
+    other = {"gangGroups": [{"name": "other", "minCount": 2}]}
+    assert paths(validated(other, stored)) == ["spec.gangGroups"]
+    assert paths(validated({"gangGroups": [{"name": "gg", "minCount": 3}]}, stored)) == []
+
+
+def test_what_is_being_deleted_or_has_a_subresource_is_not_checked() -> None:
+    broken = next(iter(invalid_cases("webhook").values()))["spec"]
+    going = workload(broken)
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert validate(review(GANG_WORKLOAD, going), gangs=REV_N).allowed
+    assert validated(broken, sub_resource="status").allowed
+
+
+@pytest.mark.requirement("GNG-34")
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"gangGroups": [{"name": "a", "gangMode": False}, {"name": "b", "rankMode": False}]},
+        {"gangGroups": [{"name": "a", "rankedGroups": [{"name": "r", "rankMode": False}]}]},
+        {"rankedGroups": [{"name": "r", "rankMode": False}]},
+        {"gangGroups": [{"name": "a", "gangMode": True, "rankMode": "Off"}]},
+        {"gangGroups": False, "rankedGroups": [False, None], "eqGroups": {"gangMode": False}},
+        None,
+        [],
+    ],
+)
+def test_an_unquoted_off_gets_its_quotes_where_it_has_a_meaning(spec: Any) -> None:
+    found = workload(spec)
+    before = copy.deepcopy(found)
+    operations = mutate(review(GANG_WORKLOAD, found), gangs=REV_N).operations
+    assert apply_patch(found, operations)["spec"] == quote_off(spec)
+    assert found == before
+
+
+def linked(name: str = "w") -> Object:
+    return job("train", 2, annotations={LINK: name})
+
+
+def judged(found: Object, kind: str, rules: GangRules) -> AdmissionResponse:
+    asked = review(kind, found)
+    patched = apply_patch(found, mutate(asked, gangs=rules).operations)
+    return validate(review(kind, patched), gangs=rules)
+
+
+def test_a_link_has_no_effect_and_says_so_while_gang_scheduling_is_off() -> None:
+    path = f"spec.template.metadata.annotations[{LINK}]"
+    (warning,) = judged(linked(), "batch/Job", OFF).warnings
+    assert warning.startswith(f"{path} has no effect")
+    assert GANG_SCHEDULING in warning
+    assert len(warning) <= 256, "the API server cuts longer ones"
+    assert judged(linked(), "batch/Job", REV1).warnings == []
+    stored = linked()
+    again = validate(review("batch/Job", linked(), stored), gangs=OFF)
+    assert again.warnings == [], "said once"
+
+
+def test_links_of_all_templates_are_looked_at() -> None:
+    for kind, found in (
+        (
+            "jobset.x-k8s.io/JobSet",
+            jobset("train", [replicated_job(n, 2, annotations=MARK) for n in "ab"]),
+        ),
+        (
+            "ray.io/RayCluster",
+            raycluster("train", [worker_group("w", 2, annotations=MARK)], head_annotations=MARK),
+        ),
+    ):
+        warnings = judged(found, kind, OFF).warnings
+        assert len(warnings) > 1
+        assert all(f"annotations[{LINK}] has no effect" in one for one in warnings)
+
+
+def test_a_link_that_is_no_name_is_rejected() -> None:
+    assert paths(judged(linked("No Name"), "batch/Job", REV1)) == [
+        f"spec.template.metadata.annotations[{LINK}]"
+    ]
+
+
+def test_settings_of_gangs_on_a_job_are_checked() -> None:
+    def errors(**annotations: str) -> list[str]:
+        found = job("train", 2)
+        given = {f"{names.GANG_GROUP}/{key.replace('_', '-')}": v for key, v in annotations.items()}
+        found["metadata"]["annotations"] = given
+        return [str(error) for error in judged(found, "batch/Job", REV1).errors]
+
+    good = json.dumps({"gangGroups": [{"name": "gg", "minCount": 2}]})
+    assert errors(workload_template=good, gang_per="ReplicatedJob") == []
+    (error,) = errors(workload_template="{")
+    assert error.startswith(f"metadata.annotations[{TEMPLATE}]: is not JSON")
+    (error,) = errors(workload_template='{"gangGroups": [{"name": "gg", "minCount": -1}]}')
+    assert "spec.gangGroups[0].minCount" in error
+    (error,) = errors(gang_per="Pod")
+    assert error == f'metadata.annotations[{names.GANG_PER_ANNOTATION}]: unknown value "Pod"; ' + (
+        "use ReplicatedJob"
+    )
+
+
+def test_the_gate_and_the_run_are_reserved_in_templates() -> None:
+    for rules in (OFF, REV1):
+        gated = job("train", 2, required=RACK)
+        gated["spec"]["template"]["spec"]["schedulingGates"] = [{"name": names.GANG_GATE}]
+        (error,) = judged(gated, "batch/Job", rules).errors
+        assert error.path == "spec.template.spec.schedulingGates[0].name"
+        forged = job("train", 2, annotations={names.GANG_RUN_ANNOTATION: "1"})
+        (error,) = judged(forged, "batch/Job", rules).errors
+        assert error.path == f"spec.template.metadata.annotations[{names.GANG_RUN_ANNOTATION}]"
+
+
+def test_a_pod_of_a_gang_without_topology_gets_no_topology_gate() -> None:
+    pod: Object = {
+        "metadata": {
+            "name": "p",
+            "labels": {names.PODSET_LABEL: "main"},
+            "annotations": {names.WORKLOAD_ANNOTATION: "job-train", LINK: "w"},
+        },
+        "spec": {"schedulingGates": [{"name": names.GANG_GATE}]},
+    }
+    assert mutate(review("/Pod", pod)).operations == []
+    del pod["spec"]["schedulingGates"]
+    assert mutate(review("/Pod", pod)).operations != []
