@@ -54,6 +54,7 @@ def certificate(name: str) -> dict[str, Any]:
     return {"subject": ((("organizationName", "front-proxy-client"),), (("commonName", name),))}
 
 
+@pytest.mark.requirement("OPS-05")
 def test_only_allowed_names_of_a_verified_certificate_count() -> None:
     assert is_front_proxy(proxy(), certificate("front-proxy-client"))
     assert not is_front_proxy(proxy(), certificate("somebody"))
