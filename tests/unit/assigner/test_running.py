@@ -13,7 +13,7 @@ from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload.info import node_info, workload_info
 from tests.unit.assigner.builders import HOST, node, workload
 
-RUN = PodSetStatus(podset="main", flavors={"cpu": "tas"}, granted=7)
+RUN = PodSetStatus(podset="main", flavors={"cpu": "tas"}, granted=8)
 
 
 def pod(name: str, phase: str = "Pending", claim: str = "w", **spec: object) -> core.Pod:
@@ -36,6 +36,7 @@ def test_every_pod_that_does_not_run_has_a_reason() -> None:
         pod("runs", "Running", nodeName="a"),
         pod("ended", "Succeeded", nodeName="a"),
         pod("gated", schedulingGates=[{"name": names.TOPOLOGY_GATE}]),
+        pod("gang", schedulingGates=[{"name": g} for g in (names.TOPOLOGY_GATE, names.GANG_GATE)]),
         pod("other", schedulingGates=[{"name": "example.com/licence"}]),
         pod("stuck", conditions=[unschedulable]),
         pod("starts", nodeName="a"),
@@ -45,6 +46,7 @@ def test_every_pod_that_does_not_run_has_a_reason() -> None:
     assert (found.running, found.ended, found.missing) == (1, 1, 1)
     assert {held.why: held.names for held in found.held} == {
         "gated: the ungater has not released it": ("gated",),
+        "gated: its gang has not started; `kubectl get swl` says what it waits for": ("gang",),
         "has scheduling gates of others: example.com/licence": ("other",),
         "not scheduled: 0/3 nodes": ("stuck",),
         "bound to its node, phase Pending": ("starts",),

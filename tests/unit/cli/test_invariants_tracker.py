@@ -111,6 +111,12 @@ def test_the_ungater_takes_its_own_gate() -> None:
     assert taken(version(), after) == []
 
 
+def test_the_gate_of_gangs_is_no_foreign_one() -> None:
+    before = version(gates=[names.GANG_GATE, "example.com/other"])
+    after = version(gates=["example.com/other"], manager="rackgate-ungater")
+    assert taken(before, after) == []
+
+
 @pytest.mark.requirement("OPS-12")
 def test_a_foreign_gate_that_the_ungater_took_is_found() -> None:
     after = version(gates=[], host="n1", manager="rackgate-ungater")

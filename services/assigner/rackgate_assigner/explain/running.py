@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from rackgate.api.names import ELASTIC_GATE, TOPOLOGY_GATE
+from rackgate.api.names import ELASTIC_GATE, GANG_GATE, TOPOLOGY_GATE
 from rackgate.jobframework.managed import podset_of_pod
 from rackgate.wire.core import Pod
 from rackgate_assigner.explain.explanation import NotRunningPods, PodSetStatus
@@ -58,6 +58,8 @@ def reason_not_running(pod: Pod) -> str | None:
     """Why a pod that has not ended does not run, as text; None if it runs."""
     if pod.metadata.deletion_timestamp is not None:
         return "being deleted"
+    if pod.has_gate(GANG_GATE):
+        return "gated: its gang has not started; `kubectl get swl` says what it waits for"
     if pod.has_gate(ELASTIC_GATE):
         return "gated: not admitted yet, or the ungater has not released it"
     if pod.has_gate(TOPOLOGY_GATE):
