@@ -158,11 +158,13 @@ class Replacement:
         unhealthy_nodes: host names; only the first is replaced.
         assignments: current assignment by PodSet name; PodSets without one are skipped.
         owned_by_single_pod: the Workload belongs to one plain Pod, which cannot move.
+        mates: domains that other PodSets share, with their assignments, which stay.
     """
 
     unhealthy_nodes: tuple[str, ...]
     assignments: Mapping[str, TopologyAssignment]
     owned_by_single_pod: bool = False
+    mates: tuple[tuple[tuple[SharedDomain, ...], TopologyAssignment], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

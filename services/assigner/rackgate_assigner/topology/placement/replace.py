@@ -26,6 +26,7 @@ from rackgate_assigner.topology.model import (
     Placement,
     PodSetRequest,
     Replacement,
+    SharedDomain,
     SliceLayer,
 )
 from rackgate_assigner.topology.placement.place import (
@@ -64,9 +65,11 @@ def replace(
         if stays or not replacement.unhealthy_nodes:
             assignments[podset.name] = current
             continue
-        placed = {**replacement.assignments, **assignments}
         unhealthy_node = replacement.unhealthy_nodes[0]
-        shared = _shared_domain(tree, podset, podsets, placed, unhealthy_node)
+        placed = {**replacement.assignments, **assignments}
+        mates = [(one.shared, placed[one.name]) for one in podsets if one.name in placed]
+        mates += replacement.mates
+        shared = _shared_domain(tree, podset, mates, unhealthy_node)
         found = _replace_podset(search, podset, current, unhealthy_node, shared)
         if isinstance(found, str):
             return Placement(assignments, NoFit(podset.name, found, (podset.name,)))
@@ -138,8 +141,7 @@ def _required_domain(
 def _shared_domain(
     tree: TopologyTree,
     podset: PodSetRequest,
-    podsets: Sequence[PodSetRequest],
-    assignments: Mapping[str, TopologyAssignment],
+    mates: Sequence[tuple[Sequence[SharedDomain], TopologyAssignment]],
     unhealthy_node: str,
 ) -> tuple[int, int] | None:
     """Leaves of the narrowest required domain that a PodSet shares with pods that stay, or None."""
@@ -147,11 +149,10 @@ def _shared_domain(
         if not shared.required or shared.level not in tree.levels:
             continue
         level = tree.levels.index(shared.level)
-        for mate in podsets:
-            current = assignments.get(mate.name)
-            if current is None or shared not in mate.shared:
+        for chain, assignment in mates:
+            if shared not in chain:
                 continue
-            hosts = (values for values, _ in current.domains if values[-1] != unhealthy_node)
+            hosts = (values for values, _ in assignment.domains if values[-1] != unhealthy_node)
             leaves = (tree.leaf_of_values(values) for values in hosts)
             leaf = next((found for found in leaves if found is not None), None)
             if leaf is not None:
