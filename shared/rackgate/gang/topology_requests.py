@@ -45,7 +45,7 @@ _PLACES: Final = (
 )
 
 
-class RefusedReason(StrEnum):
+class RejectedReason(StrEnum):
     """Why the requests cannot be met: reasons of TopologyRequestValid and TopologyEnforced."""
 
     UNKNOWN_LEVEL = "UnknownLevel"
@@ -88,22 +88,22 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Rejected:
     """The job must not be admitted.
 
     Attributes:
         path: of the request in the spec.
     """
 
-    reason: RefusedReason
+    reason: RejectedReason
     message: str
     path: str
 
 
-class _RefusedError(Exception):
-    def __init__(self, reason: RefusedReason, path: str, message: str) -> None:
+class _RejectedError(Exception):
+    def __init__(self, reason: RejectedReason, path: str, message: str) -> None:
         super().__init__(message)
-        self.refused = Refused(reason, message, path)
+        self.rejected = Rejected(reason, message, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def topology_requests(
     workload: str,
     topologies: Sequence[Sequence[str]] = (),
     nested: bool,
-) -> Requests | Refused:
+) -> Requests | Rejected:
     """What a job has to request for the groups of its gang Workload.
 
     Args:
@@ -169,8 +169,8 @@ def topology_requests(
             _check_gate(rows, nesting)
         for row in rows:
             _check_template(row, by_podset, nesting)
-    except _RefusedError as error:
-        return error.refused
+    except _RejectedError as error:
+        return error.rejected
     not_enforced += [path for row in rows for path in row.not_enforced]
     return Requests(by_podset, nesting, tuple(dict.fromkeys(not_enforced)))
 
@@ -238,8 +238,8 @@ def _add(asked: _Asked, holder: Object, path: str, group: str, part: int | None 
         required = "required" in request
         level = str(request["required" if required else "preferred"])
         if part is not None and not required:
-            raise _RefusedError(
-                RefusedReason.NOT_SUPPORTED,
+            raise _RejectedError(
+                RejectedReason.NOT_SUPPORTED,
                 path,
                 "parts of a PodSet can only require a level, not prefer it",
             )
@@ -259,8 +259,8 @@ def _replica_size(gang: Object, path: str, podsets: Sequence[GangPodSet]) -> int
     if not size or size >= total:
         return None
     if len(podsets) > 1 or total % size:
-        raise _RefusedError(
-            RefusedReason.NOT_SUPPORTED,
+        raise _RejectedError(
+            RejectedReason.NOT_SUPPORTED,
             path,
             f"the {total} pods of the job are not replicas of {size} pods in one PodSet; use one "
             "job for each replica",
@@ -293,8 +293,8 @@ def _add_parts(
     if any(any(_requests_below(group)) for group in groups):
         equal = False
     if size is None or not equal or size * len(groups) not in (podset.count, whole):
-        raise _RefusedError(
-            RefusedReason.NOT_SUPPORTED,
+        raise _RejectedError(
+            RejectedReason.NOT_SUPPORTED,
             paths[0],
             f'groups of PodSet "{podset.name}" must be equal parts of its {podset.count} pods, in '
             "the order of their ranks, with equal requests",
@@ -331,8 +331,8 @@ def _check_levels(row: _Asked, topologies: Sequence[Sequence[str]]) -> None:
     """Reject inner levels that are not narrower, and levels that no topology has."""
     for at, ask in enumerate(row.asks):
         if any(ask.level == outer.level for outer in row.asks[:at]):
-            raise _RefusedError(
-                RefusedReason.NOT_NARROWER,
+            raise _RejectedError(
+                RejectedReason.NOT_NARROWER,
                 ask.path,
                 f'level "{ask.level}" is the level of a group around it; use a finer level',
             )
@@ -344,8 +344,8 @@ def _check_levels(row: _Asked, topologies: Sequence[Sequence[str]]) -> None:
         known = "; ".join(", ".join(found) for found in topologies)
         nearest = max(topologies, key=lambda found: len(set(levels) & set(found)))
         ask = next(ask for ask in row.asks if ask.level not in nearest)
-        raise _RefusedError(
-            RefusedReason.UNKNOWN_LEVEL,
+        raise _RejectedError(
+            RejectedReason.UNKNOWN_LEVEL,
             ask.path,
             f'level "{ask.level}" is not in the topology of a flavor of the queue; levels: {known}',
         )
@@ -358,8 +358,8 @@ def _check_levels(row: _Asked, topologies: Sequence[Sequence[str]]) -> None:
         for one, two in pairwise(row.asks)
         if order.index(one.level) >= order.index(two.level)
     )
-    raise _RefusedError(
-        RefusedReason.NOT_NARROWER,
+    raise _RejectedError(
+        RejectedReason.NOT_NARROWER,
         inner.path,
         f'level "{inner.level}" is coarser than level "{outer.level}" of a group around it; levels '
         f"from coarse to fine: {', '.join(order)}",
@@ -371,8 +371,8 @@ def _check_gate(rows: Sequence[_Asked], nesting: Sequence[NestedPodSet]) -> None
     for podset in nesting:
         group = podset.within[0].group
         path = next(ask.path for row in rows for ask in row.asks if ask.group == group)
-        raise _RefusedError(
-            RefusedReason.NOT_SUPPORTED,
+        raise _RejectedError(
+            RejectedReason.NOT_SUPPORTED,
             path,
             "the fields of PodSets cannot express that these pods share a domain; set the feature "
             f"gate {GANG_NESTED_PLACEMENT}",
@@ -390,8 +390,8 @@ def _check_template(
     asked = by_podset.get(row.podset.name, {})
     same = places == {name: asked[name] for name in _PLACES if name in asked}
     if places and (not same or any(one.podset == row.podset.name for one in nesting)):
-        raise _RefusedError(
-            RefusedReason.CONFLICTS_WITH_TEMPLATE,
+        raise _RejectedError(
+            RejectedReason.CONFLICTS_WITH_TEMPLATE,
             path,
             f'the template of PodSet "{row.podset.name}" asks for its pods, too; remove its '
             "annotations or this request",
@@ -420,8 +420,8 @@ def _combine(
     counts = {row.podset.name: row.podset.count for row in rows}
     for ask in (ask for row in rows for ask in row.asks):
         if ask.part is not None and len(covered[ask.group]) > 1:
-            raise _RefusedError(
-                RefusedReason.NOT_SUPPORTED,
+            raise _RejectedError(
+                RejectedReason.NOT_SUPPORTED,
                 ask.path,
                 "a group cannot consist of parts of several PodSets",
             )
@@ -499,8 +499,8 @@ def _slices(parts: Sequence[_Ask]) -> dict[str, Any]:
         return {}
     sizes = [ask.part or 0 for ask in parts]
     if len(parts) > MAX_LAYERS or any(outer % inner for outer, inner in pairwise(sizes)):
-        raise _RefusedError(
-            RefusedReason.NOT_SUPPORTED,
+        raise _RejectedError(
+            RejectedReason.NOT_SUPPORTED,
             parts[-1].path,
             f"parts of {', '.join(map(str, sizes))} pods are not at most {MAX_LAYERS} layers, each "
             "dividing the one before",

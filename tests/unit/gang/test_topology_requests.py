@@ -18,8 +18,8 @@ from rackgate.gang.nesting import (
 )
 from rackgate.gang.topology_requests import (
     GangPodSet,
-    Refused,
-    RefusedReason,
+    Rejected,
+    RejectedReason,
     Requests,
     topology_requests,
 )
@@ -37,7 +37,7 @@ def ask(
     *podsets: GangPodSet,
     topologies: Sequence[Sequence[str]] = (LEVELS,),
     nested: bool = True,
-) -> Requests | Refused:
+) -> Requests | Rejected:
     return topology_requests(
         expand(spec), podsets or (podset(),), workload="w", topologies=topologies, nested=nested
     )
@@ -49,9 +49,9 @@ def requests(spec: Mapping[str, Any], *podsets: GangPodSet, **rest: Any) -> Requ
     return found
 
 
-def refused(spec: Mapping[str, Any], *podsets: GangPodSet, **rest: Any) -> Refused:
+def rejected(spec: Mapping[str, Any], *podsets: GangPodSet, **rest: Any) -> Rejected:
     found = ask(spec, *podsets, **rest)
-    assert isinstance(found, Refused), found
+    assert isinstance(found, Rejected), found
     return found
 
 
@@ -150,7 +150,7 @@ def test_replicas_in_one_podset_are_slices() -> None:
     assert found == Requests({"main": {"preferred": BLOCK, **slices}})
     one_replica = requests(spec, podset(count=4), nested=False)
     assert one_replica == Requests({"main": {"required": RACK}})
-    assert refused(spec, podset("a", 4, parts=2), podset("b", 4, parts=2)).path == (
+    assert rejected(spec, podset("a", 4, parts=2), podset("b", 4, parts=2)).path == (
         "spec.gangGroups[0]"
     )
 
@@ -177,7 +177,7 @@ def test_equal_parts_by_rank_are_slices() -> None:
     assert requests({"gangGroups": [shuffled]}) == Requests({"main": slices})
     for values in (("0123", "456"), ("0246", "1357"), ("0123",)):
         uneven = {"name": "gg", "rankedGroups": parts(COMPLETION_INDEX_LABEL, *values, **asked)}
-        assert refused({"gangGroups": [uneven]}).reason is RefusedReason.NOT_SUPPORTED
+        assert rejected({"gangGroups": [uneven]}).reason is RejectedReason.NOT_SUPPORTED
 
 
 def test_two_layers_of_parts_are_constraints() -> None:
@@ -212,19 +212,19 @@ def test_the_rank_of_a_group_is_the_index_label_of_its_pods() -> None:
 @pytest.mark.parametrize(
     ("outer", "inner", "reason"),
     [
-        (RACK, BLOCK, RefusedReason.NOT_NARROWER),
-        (RACK, RACK, RefusedReason.NOT_NARROWER),
-        (BLOCK, "row", RefusedReason.UNKNOWN_LEVEL),
+        (RACK, BLOCK, RejectedReason.NOT_NARROWER),
+        (RACK, RACK, RejectedReason.NOT_NARROWER),
+        (BLOCK, "row", RejectedReason.UNKNOWN_LEVEL),
     ],
 )
 def test_levels_must_be_known_and_become_finer(
-    outer: str, inner: str, reason: RefusedReason
+    outer: str, inner: str, reason: RejectedReason
 ) -> None:
     spec = {
         **level("required", outer),
         "gangGroups": [{"name": "gg", **level("required", inner)}],
     }
-    found = refused(spec)
+    found = rejected(spec)
     assert (found.reason, found.path) == (reason, "spec.gangGroups[0].topologyRequest")
     assert f'"{inner}"' in found.message
 
@@ -236,7 +236,7 @@ def test_one_fitting_topology_of_the_queue_is_enough() -> None:
     }
     assert requests(spec, topologies=[(ZONE, HOST), (BLOCK, RACK)]).by_podset
     assert requests(spec, topologies=()).by_podset  # nothing is known
-    assert refused(spec, topologies=[(ZONE, HOST)]).reason is RefusedReason.UNKNOWN_LEVEL
+    assert rejected(spec, topologies=[(ZONE, HOST)]).reason is RejectedReason.UNKNOWN_LEVEL
 
 
 def test_claims_and_spread_are_reported_and_not_enforced() -> None:
@@ -250,9 +250,9 @@ def test_a_template_that_asks_otherwise_conflicts() -> None:
     spec = level("required", RACK)
     same = {"required": RACK, "podIndexLabel": "x"}
     assert isinstance(ask(spec, podset(request=same)), Requests)
-    found = refused(spec, podset(request={"required": BLOCK}))
+    found = rejected(spec, podset(request={"required": BLOCK}))
     assert (found.reason, found.path) == (
-        RefusedReason.CONFLICTS_WITH_TEMPLATE,
+        RejectedReason.CONFLICTS_WITH_TEMPLATE,
         "spec.topologyRequest",
     )
     # A Workload that asks nothing leaves templates alone.
@@ -261,8 +261,8 @@ def test_a_template_that_asks_otherwise_conflicts() -> None:
 
 def test_without_the_gate_nested_requests_are_rejected() -> None:
     spec = level("required", BLOCK)
-    found = refused(spec, *map(podset, "abc"), nested=False)
-    assert (found.reason, found.path) == (RefusedReason.NOT_SUPPORTED, "spec.topologyRequest")
+    found = rejected(spec, *map(podset, "abc"), nested=False)
+    assert (found.reason, found.path) == (RejectedReason.NOT_SUPPORTED, "spec.topologyRequest")
     assert "GangNestedPlacement" in found.message
 
 
