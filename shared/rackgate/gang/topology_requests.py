@@ -12,7 +12,7 @@ A group asks for its pods: for those PodSets whose pods lie in it, or for equal 
 
 Inputs: an expanded spec without errors; PodSets as the job has them. Levels are compared only if
 the topologies are given.
-Source: GNG-38, section 6.1 of the gang design.
+Source: GNG-38.
 """
 
 from __future__ import annotations

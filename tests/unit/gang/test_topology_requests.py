@@ -1,4 +1,4 @@
-"""What a job requests for the groups of its gang Workload: section 6.1 of the gang design."""
+"""What a job requests for the groups of its gang Workload."""
 
 from __future__ import annotations
 
