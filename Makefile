@@ -111,8 +111,8 @@ locks: setup ## resolve the locked packages again
 
 ##@ Machine
 
-controlplane: setup ## build (or find) etcd, Kubernetes, KWOK, JobSet and KubeRay
-	@$(STEP) "control plane binaries" $(BIN)/rackgate binaries --with jobset,kuberay
+controlplane: setup ## build (or find) etcd, Kubernetes, KWOK, JobSet, KubeRay and LeaderWorkerSet
+	@$(STEP) "control plane binaries" $(BIN)/rackgate binaries --with jobset,kuberay,lws
 
 clean: ## remove the virtual environment and tool caches
 	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache .hypothesis

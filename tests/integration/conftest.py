@@ -91,7 +91,7 @@ def playground(
     running = start_playground(
         tmp_path_factory.mktemp("playground") / "state",
         nodes=0,
-        operators=("jobset", "kuberay", "kai-crds"),
+        operators=("jobset", "kuberay", "lws", "kai-crds"),
         gates=(ELASTIC_JOBS, ELASTIC_INDEXED_JOBS, RENDER_FOR_KAI, OSMO_POOLS),
         audit=True,
     )

@@ -136,7 +136,11 @@ def test_a_stop_gives_back_exactly_what_the_user_wrote(
     originals = {podset["name"]: podset["template"] for podset in podsets}
     brought = {
         part.podset: PodSetInfo(
-            part.podset, data.draw(st.booleans()), data.draw(maps()), data.draw(BROUGHT)
+            part.podset,
+            data.draw(st.booleans()),
+            data.draw(maps()),
+            data.draw(BROUGHT),
+            gang=data.draw(st.sampled_from(["", "gangs"])),
         )
         for part in parts
     }
@@ -181,12 +185,16 @@ def test_what_the_user_wrote_while_it_ran_is_kept_where_the_admission_is_known(
 
 
 @settings(max_examples=40)
-@given(ANY, st.booleans())
-def test_a_manifest_applied_again_changes_nothing(asked: tuple[str, Object], running: bool) -> None:
+@given(ANY, st.booleans(), st.sampled_from(["", "gangs"]))
+def test_a_manifest_applied_again_changes_nothing(
+    asked: tuple[str, Object], running: bool, gang: str
+) -> None:
     kind, wished = asked
     stored = apply_patch(wished, told(kind, wished).operations)
     if running:
-        brought = {part.podset: PodSetInfo(part.podset, True) for part in parts_of(kind, stored)}
+        brought = {
+            part.podset: PodSetInfo(part.podset, True, gang=gang) for part in parts_of(kind, stored)
+        }
         started = start_ops(parts_of(kind, stored), brought, workload="w")
         assert not isinstance(started, StartConflict)
         stored = apply_patch(stored, [*started, RUN])

@@ -54,11 +54,19 @@ FAILURES = {
 
 @dataclass(frozen=True)
 class Request:
-    """A patch on its way. `until`: when the server would no longer take it."""
+    """A patch on its way.
+
+    Attributes:
+        until: when the server would no longer take it.
+        run: that it records on a pod of a gang.
+        starts_gang: it is the first of its gang.
+    """
 
     row: GatedPod
     domain: Domain
     until: float = float("inf")
+    run: str = ""
+    starts_gang: bool = False
 
 
 class Server:
@@ -118,7 +126,7 @@ class Server:
         assert row.gated, "a patch bound to a gated version finds a gated pod"
         _touches_only_ours(request)
         selector = dict(zip(LEVELS, request.domain, strict=True))
-        self.change(row.uid, gates=0, selector=selector)
+        self.change(row.uid, gates=0, selector=selector, **self._recorded(request))
         ungated = self.ungated()
         there = sum(tuple(row.selector.values()) == request.domain for row in ungated)
         granted = self.counts.get(request.domain, there)
@@ -126,6 +134,9 @@ class Server:
         counted = [row for row in ungated if not self.given_up(row)]
         assert len(counted) <= sum(self.counts.values()), "PodSet over its count"
         return True
+
+    def _recorded(self, _: Request) -> dict[str, Any]:
+        return {}
 
 
 def _touches_only_ours(request: Request) -> None:
@@ -153,7 +164,7 @@ class World:
     """One replica acts at a time; the other watches, and remembers what it did before."""
 
     def __init__(self, counts: Iterable[int], *, ranks: bool) -> None:
-        self.server = Server()
+        self.server = self._new_server()
         self.replicas = [Replica(0.0), Replica(-5000.0)]
         self.ranks, self.made = ranks, 0
         self.sent: list[Request] = []
@@ -161,6 +172,9 @@ class World:
         self.listing: list[GatedPod] = []
         self.admit(counts)
         self.deliver_workloads()
+
+    def _new_server(self) -> Server:
+        return Server()
 
     @property
     def active(self) -> Replica:
@@ -284,6 +298,9 @@ class World:
         self.machine.handle(WorkloadSeen(self.server.workload, live=True))
         if self.machine.workload_states[KEY].version != proposal.version:
             proposal = self.machine.propose(KEY, self.local)
+        self._send(proposal)
+
+    def _send(self, proposal: Proposal) -> None:
         self.machine.expect_ungates(proposal.ungates, self.local)
         self.sent += [Request(ungate.pod, ungate.domain) for ungate in proposal.ungates]
 

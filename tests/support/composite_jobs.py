@@ -1,4 +1,4 @@
-"""Manifests of JobSets and RayClusters for tests, as their users write them."""
+"""Manifests of JobSets, RayClusters and LeaderWorkerSets for tests, as their users write them."""
 
 from __future__ import annotations
 
@@ -117,6 +117,28 @@ def raycluster(
             "rayVersion": RAY_VERSION,
             "headGroupSpec": head,
             "workerGroupSpecs": list(groups),
+            **spec,
+        },
+    }
+
+
+def leaderworkerset(
+    name: str,
+    *,
+    replicas: int,
+    size: int,
+    cpu: str = "1",
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> Object:
+    """A LeaderWorkerSet without a queue: `replicas` groups of one leader and `size` - 1 workers."""
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "spec": {
+            "replicas": replicas,
+            "leaderWorkerTemplate": {"size": size, "workerTemplate": pod_template(cpu)},
             **spec,
         },
     }

@@ -46,6 +46,11 @@ def settings() -> Mapping[int, Case]:
     return {row["row"]: row for row in _load("rev1-settings.yaml")["rows"]}
 
 
+def lifecycles() -> Mapping[str, Case]:
+    """Who makes, owns and deletes a Workload, by id."""
+    return {case["id"]: case for case in _load("lifecycles.yaml")["cases"]}
+
+
 def rules() -> Mapping[str, list[dict[str, str]]]:
     """The rules of the CustomResourceDefinition, by place."""
     found: Mapping[str, list[dict[str, str]]] = _load("rules.yaml")["rules"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
-from rackgate_ungater.state_machine.gated_objects import GatedPod, PodUid, WorkloadKey
-from rackgate_ungater.state_machine.records import Expectation, PodSetState
+from rackgate_ungater.state_machine.gated_objects import GangPod, GatedPod, PodUid, WorkloadKey
+from rackgate_ungater.state_machine.records import Expectation, PodSetState, WorkloadState
 from rackgate_ungater.state_machine.state_machine import StateMachine
 
 
@@ -22,6 +23,7 @@ def check_invariants(machine: StateMachine) -> None:
             _check_podset(key, name, podset, machine.expectations)
             pods.update(podset.pods)
             expected.update(dict.fromkeys(podset.expected, (key, name)))
+        _check_links(key, workload_state, machine)
         for uid, slice_ in workload_state.slices.items():
             _require(
                 slice_.uid == uid and slice_.parent == key, f"{key}: slice of another Workload"
@@ -53,13 +55,38 @@ def _check_podset(
     )
     gated = sum(pod.gated for pod in podset.pods.values())
     _require(podset.gated == gated, f"{where}: {podset.gated} gated counted, {gated} there")
+    in_gangs = [pod for pod in podset.pods.values() if isinstance(pod, GangPod)]
+    _require(podset.in_gangs == len(in_gangs), f"{where}: {podset.in_gangs} pods of gangs counted")
+    succeeded = sum(pod.succeeded for pod in in_gangs)
+    _require(podset.succeeded == succeeded, f"{where}: {podset.succeeded} succeeded counted")
     for uid, pod in podset.pods.items():
         _require(pod.uid == uid, f"{where}: pod under the UID of another")
-        _require(not pod.terminal, f"{where}: pod that has ended kept")
+        kept = isinstance(pod, GangPod) and pod.succeeded
+        _require(not pod.terminal or kept, f"{where}: pod that has ended kept")
         _require((pod.workload_key, pod.podset) == (key, name), f"{where}: pod of another PodSet")
         expected = expectations.get(uid) if uid in podset.expected else None
         open_and_seen = expected is not None and not pod.gates & expected.gates
         _require(not open_and_seen, f"{where}: expectation of a pod seen ungated")
+
+
+def _check_links(key: WorkloadKey, workload_state: WorkloadState, machine: StateMachine) -> None:
+    pods = [
+        pod
+        for podset in workload_state.podsets.values()
+        for pod in podset.pods.values()
+        if isinstance(pod, GangPod)
+    ]
+    counted = workload_state.gangs.pods if workload_state.gangs is not None else {}
+    _require(counted == Counter(pod.link for pod in pods), f"{key}: links counted wrongly")
+    known = {
+        pod.link: machine._gang_workloads[pod.link_key]
+        for pod in pods
+        if pod.link_key in machine._gang_workloads
+    }
+    kept = workload_state.gangs.workloads if workload_state.gangs is not None else {}
+    _require(kept == known, f"{key}: other Workloads of gangs than those that are known")
+    users = {link for link, keys in machine._workloads_by_link.items() if key in keys}
+    _require(users == {pod.link_key for pod in pods}, f"{key}: links and their index differ")
 
 
 def _require(condition: bool, message: str) -> None:

@@ -169,6 +169,7 @@ class Replica:
         writer = Writer(
             self.client.budget(qps, 1, self.settings.ungating.concurrency),
             concurrency=self.settings.ungating.concurrency,
+            gangs=self.settings.features.gang_scheduling,
         )
         self.ungater = Ungater(self.settings, self.client, writer, Reporter(recorder))
         self._background = [

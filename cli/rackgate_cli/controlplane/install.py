@@ -72,6 +72,12 @@ _TOKEN_LIFETIME_S: Final = 10 * 365 * 24 * 3600
 # Folders of deploy/ with all that a feature gate needs.
 COMPONENTS: Final = {OSMO_POOLS: "osmo", GANG_SCHEDULING: "gangs"}
 
+# Operator -> the label and the operations of the pods that its webhooks are called for. The
+# operator's own installer patches these into its manifests.
+_POD_WEBHOOKS: Final = {
+    "jobset": (names.JOBSET_NAME_LABEL, ["CREATE"]),
+    "lws": ("leaderworkerset.sigs.k8s.io/name", ["CREATE", "UPDATE"]),
+}
 _KINDS: Final = {
     (kind.api_version, kind.kind): kind
     for kind in vars(kinds).values()
@@ -167,13 +173,14 @@ def _stored_version_alone(document: Document) -> Document:
 
 
 def _operator_webhook(document: Document, name: str, authority: bytes) -> Document:
-    # As JobSet's own installer does: a name prefix, and for pods a selector for its label.
     document["metadata"]["name"] = f"{name}-{document['metadata']['name']}"
     for webhook in document["webhooks"]:
         webhook["clientConfig"]["caBundle"] = base64.b64encode(authority).decode()
-        if any("pods" in rule["resources"] for rule in webhook["rules"]):
-            own = {"key": names.JOBSET_NAME_LABEL, "operator": "Exists"}
-            webhook["objectSelector"] = {"matchExpressions": [own]}
+        for rule in webhook["rules"]:
+            if "pods" in rule["resources"]:
+                label, rule["operations"] = _POD_WEBHOOKS[name]
+                own = {"key": label, "operator": "Exists"}
+                webhook["objectSelector"] = {"matchExpressions": [own]}
     return document
 
 

@@ -1,8 +1,8 @@
-"""JobSet and KubeRay as local processes next to the control plane, unmodified.
+"""JobSet, KubeRay and LeaderWorkerSet as local processes next to the control plane, unmodified.
 
-Outside of a cluster they need a kubeconfig, free ports, no leader election, and for JobSet's
-webhooks a certificate and a configuration by URL. KubeRay's webhook is off by default and stays
-off. Their metrics are also off, as they would need more certificates and roles.
+Outside of a cluster they need a kubeconfig, free ports, no leader election, and for the webhooks
+of JobSet and LeaderWorkerSet a certificate and a configuration by URL. KubeRay's webhook is off by
+default and stays off. Their metrics are also off, as they would need more certificates and roles.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ from rackgate_cli.controlplane.files import write_private
 USERS: Final = {
     "jobset": "system:serviceaccount:jobset-system:jobset-controller-manager",
     "kuberay": "system:serviceaccount:kuberay-system:kuberay-operator",
+    "lws": "system:serviceaccount:lws-system:lws-controller-manager",
 }
-# Those that serve webhooks.
-_SERVING: Final = ("jobset",)
+# Those that serve webhooks -> the API version of their configuration file. Its fields are the same.
+_SERVING: Final = {
+    "jobset": "config.jobset.x-k8s.io/v1alpha1",
+    "lws": "config.lws.x-k8s.io/v1alpha1",
+}
+# LeaderWorkerSet's readyz answers before its webhooks do. It registers this path last; to a request
+# without a body it answers with status 200, and logs an error.
+_LAST_WEBHOOK: Final = {"lws": "/validate--v1-pod"}
 _QPS: Final = 1000
 _BURST: Final = 2000
 
@@ -68,15 +75,23 @@ def start_operators(cluster: Cluster, names: Sequence[str]) -> None:
             record = cluster.running(name)
             if record is not None and (changed or record.argv != tuple(argv)):
                 cluster.end([name])
-            wanted[name] = (argv, f"http://{ports.LOOPBACK}:{playground.ports[name]}/readyz")
+            wanted[name] = (argv, ready_url(cluster, name))
         cluster.start_processes(wanted)
+
+
+def ready_url(cluster: Cluster, name: str) -> str:
+    """Return the URL that answers 200 when an operator is ready, its webhooks included."""
+    known = cluster.playground.ports
+    if name in _LAST_WEBHOOK:
+        return f"https://{ports.LOOPBACK}:{known[f'{name}-webhook']}{_LAST_WEBHOOK[name]}"
+    return f"http://{ports.LOOPBACK}:{known[name]}/readyz"
 
 
 def arguments(cluster: Cluster, name: str) -> list[str]:
     """Return the command line of an operator, without the program itself."""
     health = f"--health-probe-bind-address={ports.LOOPBACK}:{cluster.playground.ports[name]}"
     kubeconfig = f"--kubeconfig={_kubeconfig(cluster, name)}"
-    if name == "jobset":
+    if name in _SERVING:
         return [kubeconfig, f"--config={_config(cluster, name)}", health, "--zap-log-level=info"]
     return [
         kubeconfig,
@@ -89,15 +104,16 @@ def arguments(cluster: Cluster, name: str) -> list[str]:
     ]
 
 
-def jobset_configuration(port: int, certificates: Path) -> dict[str, Any]:
-    """Return JobSet's configuration file.
+def configuration(name: str, port: int, certificates: Path) -> dict[str, Any]:
+    """Return the configuration file of an operator that serves webhooks.
 
     Args:
-        port: port of its webhooks.
+        name: of the operator.
+        port: of its webhooks.
         certificates: folder of `tls.crt` and `tls.key`.
     """
     return {
-        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "apiVersion": _SERVING[name],
         "kind": "Configuration",
         "webhook": {"host": ports.LOOPBACK, "port": port, "certDir": str(certificates)},
         # Otherwise it waits for a Secret and a Service in its own namespace.
@@ -118,8 +134,8 @@ def _write_files(cluster: Cluster, name: str) -> bool:
     before = [_content(path) for path in (_kubeconfig(cluster, name), _config(cluster, name))]
     kubeconfig = _kubeconfig(cluster, name)
     pki.write_kubeconfig(kubeconfig, server=playground.server, pki=folder.pki, client=name)
-    if name == "jobset":
-        document = jobset_configuration(playground.ports[f"{name}-webhook"], serving)
+    if name in _SERVING:
+        document = configuration(name, playground.ports[f"{name}-webhook"], serving)
         folder.operators.mkdir(exist_ok=True, mode=0o700)
         content = yaml.safe_dump(document, sort_keys=False).encode()
         write_private(_config(cluster, name), content)

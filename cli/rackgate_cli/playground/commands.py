@@ -78,10 +78,10 @@ def _add_up(subparsers: Subparsers) -> None:
         "Starts a control plane of real components (etcd, kube-apiserver, kube-controller-manager, "
         "kube-scheduler, KWOK for simulated nodes), installs Rackgate and starts its three "
         "services. Returns when everything is ready; the processes keep running. On a playground "
-        "that runs in part it starts what is missing. --with adds JobSet, KubeRay and the CRDs of "
-        "the KAI scheduler (kai-crds, without the scheduler); a playground that has them keeps "
-        "them. Programs come from KUBEBUILDER_ASSETS or PATH if their versions match exactly, else "
-        "from the cache (RACKGATE_CACHE, default ~/.cache/rackgate), else "
+        "that runs in part it starts what is missing. --with adds JobSet, KubeRay, LeaderWorkerSet "
+        "(lws) and the CRDs of the KAI scheduler (kai-crds, without the scheduler); a playground "
+        "that has them keeps them. Programs come from KUBEBUILDER_ASSETS or PATH if their versions "
+        "match exactly, else from the cache (RACKGATE_CACHE, default ~/.cache/rackgate), else "
         f"from {URL_VARIABLE} with {SHA256_VARIABLE}, else they are "
         "built with Go, which takes some minutes once.",
         "rackgate up",
@@ -209,7 +209,7 @@ def _add_inspection_verbs(subparsers: Subparsers) -> None:
         "find or build the control plane's programs",
         "Finds, downloads or builds every program and prints its path, as `rackgate up` does.",
         "rackgate binaries",
-        "rackgate binaries --with jobset,kuberay",
+        "rackgate binaries --with jobset,kuberay,lws",
     )
     _add_with(binaries, "are included")
     _add_download(binaries)

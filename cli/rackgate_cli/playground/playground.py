@@ -53,7 +53,7 @@ def up(
         state: its folder, None for the default one.
         nodes: simulated nodes; 0 for none, and then no queues either.
         services: which of the three services run.
-        operators: which of "jobset", "kuberay" and "kai-crds" to add to those it has.
+        operators: which of "jobset", "kuberay", "lws" and "kai-crds" to add to those it has.
         feature_gates: of the services, added to those set before.
         lease_duration: seconds of the services' Leases; None keeps the value, which is 15 at first.
         audit: let the API server write `audit.log` into the folder.

@@ -47,7 +47,11 @@ def check_requeue(workload: WorkloadRow) -> Iterator[Breach]:
     if workload.requeue_at and not workload.evicted:
         found = "holds quota, and its requeueAt has not been reached"
         yield Breach("requeue-state", workload.key, found)
-    timed_out = workload.evicted_reason == names.EvictionReason.PODS_READY_TIMEOUT
+    timed_out = workload.evicted_reason in (
+        names.EvictionReason.PODS_READY_TIMEOUT,
+        names.EvictionReason.GANG_TIMEOUT,
+        names.EvictionReason.GANG_MEMBER_LOST,
+    )
     if timed_out and workload.timeouts < 1:
         found = (
             f"evicted for {workload.evicted_reason}, and requeueState counts {workload.timeouts}"

@@ -7,7 +7,8 @@ update the cache and enqueue keys. They are cheap, and the same on a standby.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -29,8 +30,9 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.usage import ExcessUsage
 from rackgate_assigner.cache.verification_controller import Verification
+from rackgate_assigner.gangs.pods_controller import GangPods
 from rackgate_assigner.jobs import executor as job_executor
-from rackgate_assigner.jobs.controller import JobController
+from rackgate_assigner.jobs.controller import JobController, Key
 from rackgate_assigner.node_replacement.controller import NodeReplacementController
 from rackgate_assigner.node_replacement.second_pass import second_pass
 from rackgate_assigner.node_replacement.writer import NodeWriter
@@ -53,6 +55,9 @@ from rackgate_assigner.workload_slices.jobs import ResizableJobs
 from rackgate_assigner.workload_slices.writer import SliceWriter
 
 if TYPE_CHECKING:
+    from rackgate_assigner.gangs.controller import GangController
+    from rackgate_assigner.gangs.index import GangIndex, JobKey
+    from rackgate_assigner.gangs.status_controller import GangStatusController
     from rackgate_assigner.osmo_pools.controller import PoolController
 
 V = TypeVar("V", bound=Object)
@@ -82,7 +87,7 @@ class Assigner:
             requeue_by_creation=ready.requeuing_strategy.timestamp == "Creation",
             admission_fair_sharing=settings.admission_fair_sharing.rules(features),
         )
-        self.watches = Watches(client, osmo=features.osmo_pools)
+        self.watches = Watches(client, osmo=features.osmo_pools, gangs=features.gang_scheduling)
         self.recorder = EventRecorder(client, "assigner", instance=settings.identity)
         self._report = Reporter(self.recorder)
         # Do not write while the API server may have another store than the one that was read.
@@ -95,7 +100,10 @@ class Assigner:
         self._client = client
         deactivated_s = settings.object_retention_policies.workloads.after_deactivated_by_kueue
         self._deletes_jobs = deactivated_s is not None
+        self._gang_index = self._start_gang_index()
         self.jobs = self._job_controller(for_jobs, writer, settings)
+        self.gangs = self._gang_controller(for_jobs)
+        self.gang_statuses = self._gang_status_controller(pending)
         self.slices = self._slice_controller(SliceWriter(admission, writer), settings)
         self.checks = AdmissionCheckController(
             watches.workloads.store, self.cache.cluster_queues, writer
@@ -170,7 +178,94 @@ class Assigner:
             timeouts=settings.wait_for_pods_ready.timeouts(),
             retention=settings.object_retention_policies.retention(),
             is_namespace_selected=None if self._selector.everything else self._is_selected,
+            gangs=self._gang_index,
+            gang_pods=GangPods(client, watches.workloads.store) if watches.gangs else None,
+            gang_timeout_limit=settings.gang_timeout_limit,
         )
+
+    def _start_gang_index(self) -> GangIndex | None:
+        watches = self.watches
+        if watches.gangs is None:
+            return None
+        # Its models use memory, so they are imported only if they are needed.
+        from rackgate_assigner.gangs.index import GangIndex
+
+        return GangIndex(
+            self.cache.features,
+            {kind: watch.store for kind, watch in watches.kinds.items()},
+            watches.workloads.store,
+            watches.gangs.store,
+            is_job=lambda job: not is_child_of_job(job.metadata) and self.jobs.is_followed(job),
+            set_hold=self.cache.set_hold,
+            on_change=self._on_gang_change,
+            is_narrower=self._is_narrower,
+            on_use_change=self._on_gang_use_change,
+        )
+
+    def _on_gang_use_change(self, gang: str) -> None:
+        if self.gang_statuses is not None:
+            self.gang_statuses.mark(gang)
+
+    def _gang_status_controller(self, client: Client) -> GangStatusController | None:
+        watches, index = self.watches, self._gang_index
+        if index is None or watches.gangs is None:
+            return None
+        from rackgate_assigner.gangs.status_controller import GangStatusController
+        from rackgate_assigner.gangs.writer import GangWriter
+
+        return GangStatusController(
+            index,
+            {kind: watch.store for kind, watch in watches.kinds.items()},
+            watches.workloads.store,
+            watches.gangs.store,
+            GangWriter(client),
+            bound_pods=self._bound_pods,
+        )
+
+    def _bound_pods(self, job_uid: str) -> Mapping[str, int]:
+        """Bound pods of a job that have not ended, by PodSet."""
+        rows = self.cache.live_pods.rows_of(job_uid)
+        return Counter(row.podset for row in rows if not row.terminating)
+
+    def _on_pods_change(self, job_uid: str) -> None:
+        self.jobs.on_pods_change(job_uid)
+        if self._gang_index is not None:
+            for key in self.cache.excess_usage.workloads_of(job_uid):
+                self._gang_index.on_pods_change(key)
+
+    def _is_narrower(self, outer: str, inner: str) -> bool:
+        """Whether in all Topologies with both levels the domains of one are parts of the other's.
+
+        Not if there is no such Topology.
+        """
+        both = [
+            levels
+            for levels in self.cache.topologies.values()
+            if outer in levels and inner in levels
+        ]
+        return bool(both) and all(one.index(outer) < one.index(inner) for one in both)
+
+    def _gang_controller(self, client: Client) -> GangController | None:
+        watches, index = self.watches, self._gang_index
+        if index is None:
+            return None
+        from rackgate_assigner.gangs.controller import GangController
+        from rackgate_assigner.gangs.writer import GangWriter
+
+        return GangController(
+            index,
+            {kind: watch.store for kind, watch in watches.kinds.items()},
+            GangWriter(client),
+            self._report,
+            live_pods=lambda uid: self.cache.live_pod_count(uid).total,
+        )
+
+    def _on_gang_change(self, key: JobKey) -> None:
+        """The gangs of a job, or what holds it, may have changed."""
+        self.jobs.queue.add(Key(*key))
+        if self.gangs is not None:
+            self.gangs.queue.add(key)
+        self.scheduler.request_cycle_if_changed()
 
     def _usage_controller(self) -> UsageController | None:
         history = self.cache.usage_history
@@ -303,6 +398,10 @@ class Assigner:
                     spawn(group, self._check_retention(), "rights of retention")
                 if self.pools is not None:
                     spawn(group, self.pools.run(), "osmo-pools")
+                if self.gangs is not None:
+                    spawn(group, self.gangs.run(), "gangs")
+                if self.gang_statuses is not None:
+                    spawn(group, self.gang_statuses.run(), "gang-status")
         finally:
             self.acting = False
 
@@ -370,7 +469,7 @@ class Assigner:
         )
         watches.cluster_queues.add_listener(self.checks.on_cluster_queue_upsert)
         watches.child_jobs.add_listener(self._on_child_job_upsert, self._on_child_job_delete)
-        cache.on_pods_changed = self.jobs.on_pods_change
+        cache.on_pods_changed = self._on_pods_change
         cache.on_hosts_changed = failures.on_hosts_change
         cache.on_excess_usage_changed = self._on_excess_usage_changed
         for managed in watches.kinds.values():
@@ -378,6 +477,7 @@ class Assigner:
             managed.add_listener(self.jobs.on_job_upsert, self.jobs.on_job_delete)
             managed.add_listener(self.slices.on_job_upsert, self.slices.on_job_delete)
         watches.workloads.add_listener(self._on_workload_upsert, self._on_workload_delete)
+        self._add_gang_listeners()
         for classes in (watches.workload_classes, watches.classes):
             self._class_listener(classes)
         for used in (watches.topologies, watches.flavors, watches.cluster_queues):
@@ -391,6 +491,24 @@ class Assigner:
             kind.add_listener(
                 lambda _before, _item: self.flavors.mark(), lambda _item: self.flavors.mark()
             )
+
+    def _add_gang_listeners(self) -> None:
+        """After the listeners of jobs: they say which jobs are managed."""
+        index, watches, gangs = self._gang_index, self.watches, self.gangs
+        if index is None or watches.gangs is None or gangs is None:
+            return
+        watches.gangs.add_listener(gangs.on_gang_upsert)
+        watches.gangs.add_listener(index.on_gang_upsert, index.on_gang_delete)
+        watches.workloads.add_listener(
+            lambda _before, workload: index.on_workload_change(workload), index.on_workload_change
+        )
+        watches.pods.add_listener(self.jobs.on_pod_upsert, self.jobs.on_pod_gone)
+        watches.topologies.add_listener(
+            lambda _before, _topology: index.on_topologies_change(),
+            lambda _topology: index.on_topologies_change(),
+        )
+        for managed in watches.kinds.values():
+            managed.add_listener(delete=gangs.on_job_delete)
 
     def _connect_cache(
         self, watch: Watch[V], upsert: Callable[[V], Any], delete: Callable[[str], Any]
@@ -512,8 +630,12 @@ class Assigner:
             and not is_child_of_job(job.metadata)
         ):
             self.cache.set_owner(job.metadata.uid, "")
+        if self._gang_index is not None:
+            self._gang_index.on_job_upsert(before, job)
 
     def _on_job_delete(self, job: JobLike) -> None:
+        if self._gang_index is not None:
+            self._gang_index.on_job_delete(job)
         self.cache.drop_job(job.metadata.uid)
         if is_child_of_job(job.metadata) and job.metadata.key not in self.watches.child_jobs.store:
             self.cache.drop_owner(job.metadata.uid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rackgate.api.resources import OSMO_POOLS, PODS, WORKLOADS, Resource
+from rackgate.api.resources import GANG_WORKLOADS, OSMO_POOLS, PODS, WORKLOADS, Resource
 from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.registry import kind_of
 from rackgate.kube.events import EventRecorder, EventType, Regarding
@@ -35,6 +35,10 @@ class Reporter:
     def pod(self, meta: Meta, reason: str, note: str) -> None:
         """An Event on a pod."""
         self._record(PODS, meta, reason, _ADMISSION, note, warning=False)
+
+    def gang(self, meta: Meta, reason: str, note: str, *, warning: bool = False) -> None:
+        """An Event on a Workload of gangs."""
+        self._record(GANG_WORKLOADS, meta, reason, _RECONCILE, note, warning=warning)
 
     def pool(self, meta: Meta, reason: str, note: str, *, warning: bool = False) -> None:
         """An Event on a Pool of OSMO."""

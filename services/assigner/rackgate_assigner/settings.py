@@ -237,6 +237,10 @@ class AssignerSettings(BaseServiceSettings):
     kube-system and the namespace of the services. The webhook must have the same setting."""
     wait_for_pods_ready: WaitForPodsReadySettings = WaitForPodsReadySettings()
     """Admitted jobs whose pods are not all ready."""
+    gang_timeout_limit: int | None = Field(default=None, ge=0, le=2_147_483_647)
+    """Evictions because a gang was not bound in time, or lost a pod, after which the Workload is
+    deactivated instead of evicted again. Evictions because of missing pods count, too. Default:
+    none, it is queued again each time."""
     object_retention_policies: ObjectRetentionSettings = ObjectRetentionSettings()
     """How long objects are kept."""
     fair_sharing: FairSharingSettings = FairSharingSettings()

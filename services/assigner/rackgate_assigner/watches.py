@@ -19,6 +19,7 @@ from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.informer import Informer
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import core, kueue, osmo
+from rackgate_assigner.gangs.gang_workload import decode_gang_workload
 
 MANAGED_JOBS: Final = {"labelSelector": names.QUEUE_LABEL}
 CHILD_JOBS: Final = {"labelSelector": names.JOBSET_NAME_LABEL}
@@ -339,9 +340,10 @@ class Watches:
         kinds: managed jobs, by kind.
         child_jobs: child Jobs of JobSets, managed or not.
         osmo: pools, only with the gate.
+        gangs: Workloads of gangs, only with the gate.
     """
 
-    def __init__(self, client: Client, *, osmo: bool = False) -> None:
+    def __init__(self, client: Client, *, osmo: bool = False, gangs: bool = False) -> None:
         self.nodes = Watch(client, resources.NODES, decoder(core.Node))
         self.pods = Watch(client, resources.PODS, decode_pod, BOUND)
         self.namespaces = Watch(client, resources.NAMESPACES, decoder(core.Namespace))
@@ -362,6 +364,9 @@ class Watches:
         self.child_jobs = Watch(client, resources.JOBS, JOB.decode, CHILD_JOBS)
         self.kinds = {kind.name: _managed_job_watch(client, kind) for kind in KINDS.values()}
         self.osmo = PoolWatches(client) if osmo else None
+        self.gangs = (
+            OptionalWatch(client, resources.GANG_WORKLOADS, decode_gang_workload) if gangs else None
+        )
 
     async def wait_confirmed(self) -> None:
         """Wait until all watches are known to show the API server's current store."""
@@ -393,6 +398,7 @@ class Watches:
             self.workloads,
             self.child_jobs,
             *self.kinds.values(),
+            *((self.gangs,) if self.gangs is not None else ()),
         ]
 
 

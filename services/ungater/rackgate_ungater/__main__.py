@@ -40,7 +40,9 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     client.record_writes_in(state)
     budget = settings.ungating
     writer = Writer(
-        client.budget(budget.qps, budget.burst, budget.concurrency), concurrency=budget.concurrency
+        client.budget(budget.qps, budget.burst, budget.concurrency),
+        concurrency=budget.concurrency,
+        gangs=settings.features.gang_scheduling,
     )
     recorder = EventRecorder(client, SERVICE, instance=settings.identity)
     ungater = Ungater(settings, client, writer, Reporter(recorder))

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from rackgate.api import names
-from rackgate.api.resources import JOBS, NODES, PODS, WORKLOADS
+from rackgate.api.resources import GANG_WORKLOADS, JOBS, NODES, PODS, WORKLOADS
 from rackgate.jobframework.registry import CLEANUP_LABELS
 from rackgate.kube.client import WATCH_IDLE_S, Client
 from rackgate.kube.errors import KubeError
@@ -34,6 +34,7 @@ from rackgate_ungater.state_machine.events import (
     PodSeen,
     WorkloadSeen,
 )
+from rackgate_ungater.state_machine.gang_workloads import GangWorkload, decode_gang_workload
 from rackgate_ungater.state_machine.gated_objects import (
     GatedPod,
     GatedWorkload,
@@ -47,8 +48,8 @@ from rackgate_ungater.state_machine.node_names import NodesByHostname, decode_no
 # are created from its templates with the injection, but the ungater does not release them.
 _NOT_CLEANUP = ",".join(f"{label}!={value}" for label, value in CLEANUP_LABELS.items())
 SELECTOR = {"labelSelector": f"{names.TAS_LABEL},{_NOT_CLEANUP}"}
-# Pods of elastic jobs without topology do not have that label.
-ELASTIC_SELECTOR = {"labelSelector": f"{names.PODSET_LABEL},{_NOT_CLEANUP}"}
+# Pods of elastic jobs and of gangs do not have that label if their flavor has no topology.
+UNPLACED_SELECTOR = {"labelSelector": f"{names.PODSET_LABEL},{_NOT_CLEANUP}"}
 
 # A healthy watch is never silent for this long.
 NODES_STALE_AFTER_S: Final = 2 * WATCH_IDLE_S
@@ -63,6 +64,7 @@ class Informers:
 
     Attributes:
         selector: of the pods that are followed.
+        decode_pod: decodes one of them.
         nodes: as last watched; empty if they are not watched.
     """
 
@@ -73,6 +75,7 @@ class Informers:
         on_workload_deleted: Callable[[GatedWorkload], None],
         *,
         elastic: bool,
+        on_gang_workload: Callable[[str, GangWorkload | None], None] | None = None,
         watch_nodes: bool = False,
     ) -> None:
         """Prepare; `run` does the work.
@@ -82,13 +85,17 @@ class Informers:
             on_event: called for every object seen or deleted.
             on_workload_deleted: called instead for deleted Workloads.
             elastic: elastic jobs are served.
+            on_gang_workload: if gangs are served: called for every Workload of gangs by its key,
+                with None once it is deleted.
             watch_nodes: nodes are watched, too.
         """
-        self.selector = ELASTIC_SELECTOR if elastic else SELECTOR
+        gangs = on_gang_workload is not None
+        self.selector = UNPLACED_SELECTOR if elastic or gangs else SELECTOR
+        self.decode_pod = partial(decode_pod, gangs=gangs)
         self.pods = Informer(
             client,
             PODS,
-            decode_pod,
+            self.decode_pod,
             on_upsert=lambda _, obj: on_event(PodSeen(obj)),
             on_delete=lambda obj: on_event(PodGone(obj.uid)),
             params=self.selector,
@@ -129,6 +136,20 @@ class Informers:
             uid_of=lambda obj: obj.uid,
         )
         self._watch_nodes = watch_nodes
+        self._gang_informer = (
+            Informer(
+                client,
+                GANG_WORKLOADS,
+                decode_gang_workload,
+                on_upsert=lambda _, obj: on_gang_workload(obj.key, obj),
+                on_delete=lambda obj: on_gang_workload(obj.key, None),
+                key_of=lambda obj: obj.key,
+                version_of=lambda obj: obj.resource_version,
+                uid_of=lambda obj: obj.uid,
+            )
+            if on_gang_workload is not None
+            else None
+        )
 
     def known_nodes(self) -> NodesByHostname:
         """The nodes, or none of them if they are not up to date (not listed yet, or watch lost)."""
@@ -139,7 +160,10 @@ class Informers:
         return self.nodes if known else NodesByHostname()
 
     def missing(self) -> list[str]:
-        """Why this replica is not ready. Nodes are not required."""
+        """Why this replica is not ready.
+
+        Nodes are not required. Workloads of gangs are neither: pods that wait for one stay gated.
+        """
         return self.pods.missing() + self.workloads.missing() + self.jobs.missing()
 
     async def synced(self) -> None:
@@ -166,6 +190,8 @@ class Informers:
             spawn(group, self.pods.run(), "pods")
             if self._watch_nodes:
                 spawn(group, self._node_informer.run(), "nodes")
+            if self._gang_informer is not None:
+                spawn(group, self._gang_informer.run(), "gang Workloads")
 
 
 class PodRelister:
@@ -178,6 +204,7 @@ class PodRelister:
         known: UIDs of the known pods of a namespace, None for all.
         on_deleted: called for every pod that was known when a list began and is not in it, with the
             version of the list.
+        decode: decodes one pod.
     """
 
     def __init__(
@@ -188,8 +215,9 @@ class PodRelister:
         *,
         known: Callable[[str | None], Collection[PodUid]],
         on_deleted: Callable[[PodUid, int], object],
+        decode: Callable[[msgspec.Raw], GatedPod] = decode_pod,
     ) -> None:
-        self._client, self._params = client, params
+        self._client, self._params, self._decode = client, params, decode
         self._on_pod, self._known, self._on_deleted = on_pod, known, on_deleted
         self._waiters: list[tuple[str | None, asyncio.Future[None]]] = []
         self._requested = asyncio.Event()
@@ -253,7 +281,7 @@ class PodRelister:
     def _handle_pod(self, raw: msgspec.Raw) -> PodUid | None:
         """Pass on one pod; None if it cannot be decoded."""
         try:
-            pod = decode_pod(raw)
+            pod = self._decode(raw)
         except msgspec.MsgspecError as error:
             log.warning("object_not_decoded", resource="pods", error=str(error)[:300])
             return None

@@ -49,6 +49,20 @@ GATED: Final = gauge(
 LONGEST_GATED: Final = gauge(
     "longest_gated_seconds", "Longest time that such a pod has been seen gated; 0 if there is none."
 )
+GANG_RELEASE: Final = histogram(
+    "gang_release_seconds",
+    "Time from the event that completed a gang to the removal of the gates of its first pods.",
+)
+GANG_MEMBERS: Final = histogram(
+    "gang_release_pods",
+    "Pods released together when their gang started.",
+    buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000),
+)
+GANG_HELD: Final = gauge(
+    "gang_held_pods",
+    "Gated pods of admitted Workloads of our shards that wait for their gang, by reason.",
+    ("reason",),
+)
 SHARDS_HELD: Final = gauge(
     "shards_held", "Shards of Workloads that this replica acts on; 16 over all replicas."
 )

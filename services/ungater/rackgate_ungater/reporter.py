@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 import structlog
 
-from rackgate.api.resources import PODS, WORKLOADS, Resource
+from rackgate.api.resources import GANG_WORKLOADS, PODS, WORKLOADS, Resource
+from rackgate.gang.membership import Mismatch
 from rackgate.kube.events import EventRecorder, EventType, Regarding
+from rackgate_ungater.state_machine.gang_workloads import GangWorkload
+from rackgate_ungater.state_machine.gangs import GangStart, HeldPods
 from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload, WorkloadKey
 from rackgate_ungater.state_machine.ungating_plan import Report
 
@@ -50,6 +53,39 @@ class Reporter:
             for regarding in about:
                 self._warn(regarding, report.reason, report.message)
 
+    def report_held(self, workload: GatedWorkload, held: Sequence[HeldPods]) -> None:
+        """Record why pods of gangs wait, each time that `GangWaits` finds it due."""
+        for found in held:
+            log.info(
+                "pods_wait_for_gang",
+                workload=workload.key,
+                gang=found.subject,
+                reason=found.reason,
+                pods=len(found.pods),
+            )
+            if found.workload is None:
+                self._warn(_regarding(PODS, found.pods[0]), found.reason, found.message)
+                continue
+            message = f"{found.reason}: {found.message}"
+            gangs = _regarding(GANG_WORKLOADS, found.workload)
+            if found.reason in list(Mismatch):
+                self._warn(gangs, "PodNotMatched", message)
+            else:
+                self._warn(gangs, "GangWaiting", message)
+                self._warn(_regarding(WORKLOADS, workload), "GangWaiting", message)
+
+    def report_start(self, workload: GatedWorkload, start: GangStart, released: int) -> None:
+        """Record that a gang started."""
+        log.info("gang_started", workload=workload.key, gang=str(start.gang), pods=released)
+        self._recorder.record(
+            _regarding(GANG_WORKLOADS, start.workload),
+            EventType.NORMAL,
+            "GangReleased",
+            ACTION,
+            f'{released} pods of gang {start.gang} of Workload "{workload.name}" are released '
+            f"(run {start.run})",
+        )
+
     def report_orphans(self, pods: Sequence[GatedPod]) -> None:
         """Record gated pods whose Workload does not exist: one Event per missing Workload."""
         keys = {pod.workload_key for pod in pods}
@@ -73,7 +109,7 @@ class Reporter:
         self._recorder.record(regarding, EventType.WARNING, reason, ACTION, message)
 
 
-def _regarding(resource: Resource, obj: GatedWorkload | GatedPod) -> Regarding:
+def _regarding(resource: Resource, obj: GatedWorkload | GatedPod | GangWorkload) -> Regarding:
     return Regarding(
         resource.api_version, resource.kind, obj.name, obj.namespace, obj.uid, obj.resource_version
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -34,7 +35,10 @@ from rackgate_ungater.state_machine.events import (
     UngateFailed,
     WorkloadGone,
 )
-from rackgate_ungater.state_machine.gated_objects import GatedWorkload, WorkloadKey
+from rackgate_ungater.state_machine.gang_waits import HOLD_REASONS, GangWaits
+from rackgate_ungater.state_machine.gang_workloads import GangWorkload
+from rackgate_ungater.state_machine.gangs import GangStart, first_of_gangs, rest_of_gangs
+from rackgate_ungater.state_machine.gated_objects import GANG, GatedWorkload, WorkloadKey
 from rackgate_ungater.state_machine.queue import Backlog, BatchTimer, DelayQueue
 from rackgate_ungater.state_machine.records import Timeouts, Tombstones
 from rackgate_ungater.state_machine.state_machine import Proposal, StateMachine
@@ -68,6 +72,9 @@ class Ungater:
             self._handle_event,
             self._workload_deleted,
             elastic=settings.features.elastic_jobs,
+            on_gang_workload=self._gang_workload_changed
+            if settings.features.gang_scheduling
+            else None,
             watch_nodes=settings.features.nodes_by_name,
         )
         self.pods, self.workloads = self.informers.pods, self.informers.workloads
@@ -80,11 +87,13 @@ class Ungater:
                 pod.uid for pod in self.machine.pods.values() if namespace in (None, pod.namespace)
             ],
             on_deleted=lambda uid, version: self._handle_event(PodGone(uid, version)),
+            decode=self.informers.decode_pod,
         )
         self._held_shards: dict[int, HeldShard] = {}
         self._recreated = Tombstones(limit=4096)
         self._queue: DelayQueue[WorkloadKey] = DelayQueue()
         self._batches: BatchTimer[WorkloadKey] = BatchTimer(settings.batch_window)
+        self._gang_waits = GangWaits()
         self._active: set[WorkloadKey] = set()
         self._requeued: set[WorkloadKey] = set()
         self._backoff = Backoff(base_s=0.1, cap_s=30.0)
@@ -96,6 +105,8 @@ class Ungater:
         metrics.LONGEST_GATED.set_function(
             lambda: self._updated_backlog().longest_s(clock.monotonic())
         )
+        for reason in HOLD_REASONS:
+            metrics.GANG_HELD.labels(reason).set_function(partial(self._count_held, reason))
 
     def missing(self) -> list[str]:
         """Why this replica is not ready."""
@@ -149,10 +160,17 @@ class Ungater:
 
     def _handle_event(self, event: Event) -> None:
         key = self.machine.handle(event)
-        if key is None or self._held_shard_of(key) is None:
+        if key is not None:
+            self._enqueue(key, one_pod=isinstance(event, PodSeen | PodGone))
+
+    def _gang_workload_changed(self, key: str, workload: GangWorkload | None) -> None:
+        for user in self.machine.set_gang_workload(key, workload):
+            self._enqueue(user, one_pod=False)
+
+    def _enqueue(self, key: WorkloadKey, *, one_pod: bool) -> None:
+        if self._held_shard_of(key) is None:
             return
         workload_state, owners = self.machine.workload_states[key], self.machine.owners
-        one_pod = isinstance(event, PodSeen | PodGone)
         now = clock.monotonic()
         self._enqueue_after(
             key, self._batches.wait_s(key, workload_state, owners, now, one_pod=one_pod)
@@ -165,6 +183,7 @@ class Ungater:
         self._recreated.add(workload.key)
         self._batches.forget(workload.key)
         self._reporter.forget(workload.key)
+        self._gang_waits.forget(workload.key)
         self._backoff.reset(workload.key)
 
     def _enqueue_after(self, key: WorkloadKey, wait_s: float) -> None:
@@ -284,9 +303,26 @@ class Ungater:
         if workload is None:
             return failures == 0
         self._reporter.report(workload, proposal.reports)
+        if proposal.gangs is None:
+            self._gang_waits.forget(workload.key)
+        else:
+            now = clock.monotonic()
+            self._gang_waits.update(workload.key, proposal.gangs, now)
+            self._reporter.report_held(workload, self._gang_waits.due(workload.key, now))
         if proposal.ungates and self._held_shard_of(key) is held_shard:
-            failures += await self._ungate(workload, proposal.ungates, held_shard)
+            starts = proposal.gangs.starts if proposal.gangs is not None else ()
+            failures += await self._ungate(workload, proposal.ungates, starts, held_shard)
         return failures == 0
+
+    def _count_held(self, reason: str) -> int:
+        """Pods of gangs of our shards that wait for that reason."""
+
+        def counts(key: WorkloadKey) -> bool:
+            workload_state = self.machine.workload_states.get(key)
+            admitted = workload_state is not None and workload_state.may_ungate
+            return admitted and self._held_shard_of(key) is not None
+
+        return self._gang_waits.count(reason, counts)
 
     async def _relist_if_recreated(self, key: WorkloadKey, held_shard: HeldShard) -> bool:
         """Whether the caches include the last writes for an earlier Workload of this name.
@@ -357,18 +393,30 @@ class Ungater:
         return self._propose(key)
 
     async def _ungate(
-        self, workload: GatedWorkload, ungates: list[Ungate], held_shard: HeldShard
+        self,
+        workload: GatedWorkload,
+        ungates: list[Ungate],
+        starts: Sequence[GangStart],
+        held_shard: HeldShard,
     ) -> int:
-        """Record, then write; returns how many writes must be tried again."""
+        """Record, then write; returns how many writes must be tried again.
+
+        The first pod of a gang that starts is written alone. If that fails, nothing of the gang is
+        released, and it is judged again.
+        """
         started = clock.monotonic()
         still_admitted = self.machine.workload_states[workload.key].admission_check()
-        self.machine.expect_ungates(ungates, started)
         metrics.BATCH.observe(len(ungates))
         wait_s = metrics.seconds_since(self._last_admitted_at(workload))
         gate = names.ELASTIC_GATE if workload.elastic else names.TOPOLOGY_GATE
+        if ungates[0].gates == GANG:
+            gate = names.GANG_GATE
         waits = metrics.GATE_REMOVAL.labels(gate, workload.cluster_queue)
+        accepted: set[str] = set()
 
         def on_event(event: Event) -> None:
+            if starts and isinstance(event, UngateAccepted):
+                accepted.add(event.uid)
             if wait_s is not None and isinstance(event, UngateAccepted):
                 waits.observe(wait_s + event.now - started)
             if isinstance(event, UngateFailed):
@@ -382,11 +430,24 @@ class Ungater:
             return held_shard.deadline() if may else float("-inf")
 
         nodes, shuffle = self.informers.known_nodes(), self._backoff.failures(workload.key) > 0
-        done, failed = await self._writer.patch_pods(
-            ungates, on_event, deadline, nodes, shuffle=shuffle
-        )
+
+        async def send(batch: list[Ungate]) -> tuple[int, int]:
+            self.machine.expect_ungates(batch, clock.monotonic())
+            return await self._writer.patch_pods(batch, on_event, deadline, nodes, shuffle=shuffle)
+
+        if not starts:
+            done, failed = await send(ungates)
+        else:
+            first = first_of_gangs(ungates, starts)
+            done, failed = await send(first)
+            rest = rest_of_gangs(ungates, starts, first, accepted, self.machine.pods)
+            if rest:
+                done_then, failed_then = await send(rest)
+                done, failed = done + done_then, failed + failed_then
         if done:
             self._backoff.reset(workload.key)
+        for start in starts:
+            self._gang_started(workload, start, len(accepted & start.pods))
         log.info(
             "pods_ungated",
             workload=workload.key,
@@ -395,6 +456,15 @@ class Ungater:
             duration_s=round(clock.monotonic() - started, 3),
         )
         return failed
+
+    def _gang_started(self, workload: GatedWorkload, start: GangStart, released: int) -> None:
+        if not released:
+            return  # not started: all pods of the gang are still gated
+        metrics.GANG_MEMBERS.observe(released)
+        complete_at = self._batches.complete_at(workload.key)
+        if complete_at is not None:
+            metrics.GANG_RELEASE.observe(clock.monotonic() - complete_at)
+        self._reporter.report_start(workload, start, released)
 
     def _last_admitted_at(self, workload: GatedWorkload) -> str | None:
         """When the Workload or its latest slice was admitted, if known."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -87,9 +88,17 @@ def patch_tail(
     return b',"spec":' + _encode(spec) + b"}"
 
 
-def patch_body(pod: GatedPod, tail: bytes) -> bytes:
-    """The patch of one pod, bound to the UID and version that the decision was based on."""
-    bound = {"uid": pod.uid, "resourceVersion": pod.resource_version}
+def patch_body(pod: GatedPod, tail: bytes, *, run: str = "") -> bytes:
+    """The patch of one pod, bound to the UID and version that the decision was based on.
+
+    Args:
+        pod: as the decision saw it.
+        tail: as `patch_tail` makes it.
+        run: recorded on a pod of a gang, in the same write: it proves that the gang has started.
+    """
+    bound: dict[str, object] = {"uid": pod.uid, "resourceVersion": pod.resource_version}
+    if run:
+        bound["annotations"] = {names.GANG_RUN_ANNOTATION: run}
     return b'{"metadata":' + _encode(bound) + tail
 
 
@@ -118,10 +127,12 @@ class Writer:
     Args:
         client: with the rate limit of ungating.
         concurrency: requests of one batch under way at the same time.
+        gangs: gangs are enabled.
     """
 
-    def __init__(self, client: Client, *, concurrency: int) -> None:
+    def __init__(self, client: Client, *, concurrency: int, gangs: bool = False) -> None:
         self._client = client
+        self._decode_pod = partial(decode_pod, gangs=gangs)
         self._concurrency = concurrency
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._node_names_from = 0.0
@@ -192,17 +203,17 @@ class Writer:
         """Remove the gates of one pod. If the patch is rejected, retry without the node name."""
         pod, unnamed = ungate.pod, tails.tail_for(ungate, with_node_name=False)
         tail = tails.tail_for(ungate) if clock.monotonic() >= self._node_names_from else unnamed
-        answer = await self._patch_pod(pod, tail, deadline)
+        answer = await self._patch_pod(pod, tail, deadline, ungate.run)
         if answer[0] != "refused" or unnamed == tail:
             return answer
-        answer = await self._patch_pod(pod, unnamed, deadline)
+        answer = await self._patch_pod(pod, unnamed, deadline, ungate.run)
         if answer[0] == "ungated":  # the node name was the reason
             self._node_names_from = clock.monotonic() + NODE_NAME_BACKOFF_S
             log.warning("node_name_rejected", pod=pod.key, feature_gate=NODES_BY_NAME)
         return answer
 
     async def _patch_pod(
-        self, pod: GatedPod, tail: bytes, deadline: Deadline
+        self, pod: GatedPod, tail: bytes, deadline: Deadline, run: str
     ) -> tuple[str, Event, float | None]:
         """One request; returns its result for the metric, the event, and how long to pause.
 
@@ -211,7 +222,7 @@ class Writer:
         path = PODS.path(pod.namespace, pod.name)
         try:
             await self._client.patch(
-                path, patch_body(pod, tail), PatchType.STRATEGIC, deadline=deadline
+                path, patch_body(pod, tail, run=run), PatchType.STRATEGIC, deadline=deadline
             )
         except NotFoundError:
             return "gone", PodGone(pod.uid), None
@@ -267,7 +278,7 @@ class Writer:
         path = PODS.path(pod.namespace, pod.name)
         try:
             known = pod.resource_version
-            found = decode_pod(await self._client.get(path, deadline=deadline, known=known))
+            found = self._decode_pod(await self._client.get(path, deadline=deadline, known=known))
         except NotFoundError:
             return PodGone(pod.uid)
         except NotSentError:

@@ -67,7 +67,8 @@ ELASTIC_ANNOTATION: Final = f"{GROUP}/elastic-job"
 MIN_PARALLELISM_ANNOTATION: Final = f"{GROUP}/job-min-parallelism"
 COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION: Final = f"{GROUP}/job-completions-equal-parallelism"
 
-# Index labels written by Kubernetes.
+# Labels written by Kubernetes.
+CONTROLLER_UID_LABEL: Final = "batch.kubernetes.io/controller-uid"
 COMPLETION_INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 
@@ -106,6 +107,8 @@ GANG_VERSION: Final = "v1alpha1"
 GANG_LINK_ANNOTATION: Final = f"{GANG_GROUP}/workload"
 GANG_GATE: Final = f"{GANG_GROUP}/gang"
 GANG_RUN_ANNOTATION: Final = f"{GANG_GROUP}/run"
+# On started jobs: the gangs of this run, as JSON. Changes of the Workload count from the next run.
+GANG_RUN_SPEC_ANNOTATION: Final = f"{GANG_GROUP}/run-spec"
 # On pods: the group that they belong to, if no label of their controller names it.
 GANG_PART_LABEL: Final = f"{GANG_GROUP}/group"
 # On jobs: the spec of a Workload of gangs as JSON, one for each run; what is a gang in a JobSet.
@@ -129,6 +132,8 @@ class FieldManager(StrEnum):
     SLICES = "rackgate-slices"
     RECLAIMABLE = "rackgate-reclaimable-pods"
     OSMO = "rackgate-osmo"
+    GANGS = "rackgate-gangs"
+    GANG_OWNERS = "rackgate-gang-owners"
 
 
 class WorkloadCondition(StrEnum):
@@ -171,6 +176,7 @@ class PendingReason(StrEnum):
     NO_RESERVATION = "NoReservation"
     UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"
     PENDING_DELAYED_TOPOLOGY = "PendingDelayedTopologyRequests"
+    GANG_NOT_READY = "GangNotReady"
 
 
 class EvictionReason(StrEnum):
@@ -187,6 +193,8 @@ class EvictionReason(StrEnum):
     PODS_BEYOND_ADMISSION = "PodsBeyondAdmission"
     PODS_READY_TIMEOUT = "PodsReadyTimeout"
     ADMISSION_CHECK = "AdmissionCheck"
+    GANG_TIMEOUT = "GangTimeout"
+    GANG_MEMBER_LOST = "GangMemberLost"
 
 
 class UnderlyingCause(StrEnum):

@@ -66,10 +66,11 @@ _REPLICA_KEYS: Final[Mapping[tuple[str, str], str]] = {
 
 
 class Mismatch(StrEnum):
-    """Why a pod belongs to no gang group; reasons of the condition PodsMatched."""
+    """Why a pod belongs to no gang; reasons of the condition PodsMatched."""
 
     NO_PART = "NoPart"
     NO_REPLICA = "NoReplica"
+    TOO_MANY_PODS = "TooManyPods"
 
 
 @dataclass(frozen=True, slots=True)

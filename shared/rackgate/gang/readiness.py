@@ -10,7 +10,8 @@ released when
 
 The first released pod carries the id of the run and so records the decision: the other pods of the
 gang follow it, also after a crash, and replacements and late pods need no quorum again. Nothing
-else is stored. Time is linear in the pods.
+else is stored. Pods that are left from an earlier run neither count nor decide. Time is linear in
+the pods.
 
 Source: GNG-10, GNG-12, section 7 of the gang design.
 """
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from rackgate.gang.levels import Object
+from rackgate.gang.levels import Object, upper_bound
 from rackgate.gang.membership import GangKey, Mismatch, part_of
 
 _SHOWN_PODS: Final = 5
@@ -70,6 +71,7 @@ class GangState:
     Attributes:
         key: which gang.
         min_count: pods that must be able to start together; 0 if it is no gang.
+        max_count: pods that may be released at most; None if any number may.
         members: its pods, in the order in which they were given.
         waiting: why it is not released; None if its pods may be released.
         message: the same, for people; "" if they may.
@@ -77,9 +79,14 @@ class GangState:
 
     key: GangKey
     min_count: int
+    max_count: int | None = None
     members: list[Member] = field(default_factory=list)
     waiting: Waiting | None = None
     message: str = ""
+
+    def has_started(self, run: str) -> bool:
+        """Whether a pod of it was released in that run, and is still there."""
+        return any(member.run == run and not member.gated for member in self.members)
 
     @property
     def released(self) -> int:
@@ -98,7 +105,8 @@ class Gangs:
 
     Attributes:
         states: in the order of the groups, then by replica.
-        unmatched: pods that belong to no gang, with the reason. They stay gated.
+        unmatched: pods that belong to no gang, or are too many in theirs, with the reason. They
+            stay gated.
     """
 
     states: tuple[GangState, ...]
@@ -107,7 +115,13 @@ class Gangs:
     def releasable(self) -> frozenset[str]:
         """UIDs of the pods that may be released, as far as gangs are concerned."""
         ready = (one for one in self.states if one.waiting is None)
-        return frozenset(member.uid for one in ready for member in one.members if member.gated)
+        surplus = {member.uid for member, _ in self.unmatched}
+        return frozenset(
+            member.uid
+            for one in ready
+            for member in one.members
+            if member.gated and member.uid not in surplus
+        )
 
 
 def gangs_of(
@@ -135,25 +149,52 @@ def gangs_of(
             continue
         if part.gang not in states:
             group = groups[part.gang.group]
-            least = group.get("minCount") or 0 if group["gangMode"] == "Gang" else 0
-            states[part.gang] = GangState(part.gang, least)
+            states[part.gang] = GangState(part.gang, least_of(group), upper_bound(group))
         states[part.gang].members.append(member)
     order = {name: index for index, name in enumerate(groups)}
     found = sorted(states.values(), key=lambda one: (order[one.key.group], one.key.replica))
     for state in found:
         state.waiting, state.message = _waits(state, run, assigned)
+        if state.max_count is not None and state.waiting is None:
+            surplus = _surplus(state, state.max_count, run, assigned)
+            unmatched += [(member, Mismatch.TOO_MANY_PODS) for member in surplus]
     return Gangs(tuple(found), tuple(unmatched))
+
+
+def least_of(group: Object) -> int:
+    """Pods of a canonical gang group that must be able to start together; 0 if it is no gang."""
+    return int(group.get("minCount") or 0) if group["gangMode"] == "Gang" else 0
+
+
+def _present(state: GangState, run: str) -> list[Member]:
+    """The pods that count in a run: not those that were released in an earlier one and still run.
+
+    A watch may show these after the next admission.
+    """
+    return [
+        member
+        for member in state.members
+        if member.gated or member.succeeded or member.run in ("", run)
+    ]
+
+
+def _surplus(state: GangState, most: int, run: str, assigned: Collection[str]) -> list[Member]:
+    """The gated pods beyond `maxCount`; those with a domain are released first."""
+    present = _present(state, run)
+    gated = [member for member in present if member.gated]
+    room = max(0, most - (len(present) - len(gated)))
+    return sorted(gated, key=lambda member: member.uid not in assigned)[room:]
 
 
 def _waits(state: GangState, run: str, assigned: Collection[str]) -> tuple[Waiting | None, str]:
     if not run:
         return Waiting.WAITING_FOR_QUOTA, f"gang {state.key} is not admitted"
-    if not state.min_count or any(member.run == run for member in state.members):
+    if not state.min_count or state.has_started(run):
         return None, ""
-    least, present = state.min_count, len(state.members)
-    if present < least:
-        return Waiting.PODS_MISSING, f"{present} of {least} pods of gang {state.key} exist"
-    foreign = [member for member in state.members if member.foreign_gates]
+    least, present = state.min_count, _present(state, run)
+    if len(present) < least:
+        return Waiting.PODS_MISSING, f"{len(present)} of {least} pods of gang {state.key} exist"
+    foreign = [member for member in present if member.foreign_gates]
     if foreign:
         gates = ", ".join(sorted({gate for member in foreign for gate in member.foreign_gates}))
         return (
@@ -161,7 +202,7 @@ def _waits(state: GangState, run: str, assigned: Collection[str]) -> tuple[Waiti
             f"pods of gang {state.key} have gates of other owners ({gates}): {_names(foreign)}",
         )
     count = sum(
-        member.uid in assigned or member.succeeded or not member.gated for member in state.members
+        member.uid in assigned or member.succeeded or not member.gated for member in present
     )
     if count < least:
         return (

@@ -103,6 +103,22 @@ class JobOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class DefaultGang:
+    """Pods of a job that start together, unless its user says otherwise.
+
+    Attributes:
+        name: of the gang group.
+        pods: how many.
+        selector: the label that tells them from other pods of the job, and its values, as in the
+            Workload of gangs; None: they are all pods of the job.
+    """
+
+    name: str
+    pods: int
+    selector: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StaleChildJob:
     """A child of a stopped job that still has injected fields of an earlier admission.
 
@@ -239,6 +255,28 @@ class GenericJob(ABC, Generic[V]):
     def can_remove_injection(self, manifest: Manifest) -> bool:
         """Whether the templates of a suspended job that loses its queue may be written now."""
         return True
+
+    # Gangs.
+
+    def default_gangs(self, manifest: Manifest) -> Sequence[DefaultGang]:
+        """Which of its pods start together, or none at all, unless its user says otherwise.
+
+        None if not all of them run at the same time, or their number may change.
+        """
+        return ()
+
+    def pod_labels(self, manifest: Manifest) -> Mapping[str, Mapping[str, str]]:
+        """Labels that its controller gives to all pods of a PodSet, by PodSet."""
+        return {}
+
+    def deletes_itself(self, job: V) -> bool:
+        """Whether it is deleted after its end, without its user."""
+        return False
+
+    def pod_selector(self, job: V) -> str:
+        """The label selector of its pods, "" for all pods; others may have the same labels."""
+        del job
+        return ""
 
     # Read from a stored job: its state.
 

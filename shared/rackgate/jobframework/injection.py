@@ -19,6 +19,8 @@ from typing import Any, Final
 from rackgate.api.names import (
     ELASTIC_ANNOTATION,
     ELASTIC_GATE,
+    GANG_GATE,
+    GANG_LINK_ANNOTATION,
     PODSET_LABEL,
     TAS_LABEL,
     TAS_LABEL_VALUE,
@@ -88,6 +90,7 @@ class PodSetInfo:
         tolerations: of both, appended unless already there.
         labels: of admission checks, merged into the labels.
         annotations: of admission checks, merged into the annotations.
+        gang: name of the Workload of gangs of its pods; "" if they are in no gang.
         complete: whether `node_labels` and `tolerations` are known to be what the start added.
     """
 
@@ -97,6 +100,7 @@ class PodSetInfo:
     tolerations: Sequence[TolerationLike] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    gang: str = ""
     complete: bool = True
 
 
@@ -255,6 +259,11 @@ def _with_injection_of(template: Template, injected: Template, *, frozen: bool) 
         have, had = of(template), of(injected)
         lost = {key: had[key] for key in reserved if key in had and key not in have}
         kept = with_entries(kept, "metadata", name, lost)
+    link = annotations_of(injected).get(GANG_LINK_ANNOTATION)
+    is_started = GANG_GATE in gates_of(injected)
+    if link and is_started and GANG_LINK_ANNOTATION not in annotations_of(kept):
+        # The other pods of the gang have it, and the gate without it holds a pod for ever.
+        kept = with_entries(kept, "metadata", "annotations", {GANG_LINK_ANNOTATION: str(link)})
     for gate in gates_of(injected):
         if gate in RESERVED_GATES:
             kept = with_gate(kept, gate)
@@ -299,8 +308,9 @@ def started_template(
 
     Returns:
         Always with the workload annotation: it names the Workload of the pods even if their
-        controller is gone. With a topology assignment, or elastic, also the podset label, and the
-        label, annotation and gates of each. Or the key on which user and flavor disagree.
+        controller is gone. With a topology assignment, elastic, or in a gang, also the podset
+        label, and the label, annotations and gates of each. Or the key on which user and flavor
+        disagree.
     """
     selector = section(section(template, "spec"), "nodeSelector")
     for key, want in sorted(info.node_labels.items()):
@@ -312,14 +322,16 @@ def started_template(
         **info.annotations,
         WORKLOAD_ANNOTATION: workload,
         **(_ELASTIC if elastic else {}),
+        **({GANG_LINK_ANNOTATION: info.gang} if info.gang else {}),
     }
     started = with_entries(started, "metadata", "annotations", annotations)
-    if info.tas or elastic:
+    if info.tas or elastic or info.gang:
         labels = {PODSET_LABEL: info.podset}
         if info.tas:
             labels[TAS_LABEL] = TAS_LABEL_VALUE
         started = with_entries(started, "metadata", "labels", labels)
-        started = _with_gates(started, template, tas=info.tas, elastic=elastic)
+        wanted = ((TOPOLOGY_GATE, info.tas), (ELASTIC_GATE, elastic), (GANG_GATE, bool(info.gang)))
+        started = _with_gates(started, template, [gate for gate, is_wanted in wanted if is_wanted])
     started = with_entries(started, "spec", "nodeSelector", info.node_labels)
     return _with_tolerations(started, info.tolerations)
 
@@ -356,11 +368,10 @@ def start_ops(
 
 
 def _with_gates(
-    started: dict[str, Any], template: Template, *, tas: bool, elastic: bool
+    started: dict[str, Any], template: Template, wanted: Sequence[str]
 ) -> dict[str, Any]:
     """The gates of a started template: a gate set at creation keeps its position in the list."""
-    wanted = [gate for gate, on in ((TOPOLOGY_GATE, tas), (ELASTIC_GATE, elastic)) if on]
-    gates_to_remove = {TOPOLOGY_GATE, ELASTIC_GATE} - set(wanted)
+    gates_to_remove = set(RESERVED_GATES) - set(wanted)
     gates = items(section(template, "spec"), "schedulingGates")
     kept = [gate for gate in gates if gate.get("name") not in gates_to_remove]
     started = with_field(started, "spec", "schedulingGates", kept or None)
@@ -445,6 +456,8 @@ def restored_template(
     plain = strip_reserved(template)
     if original is None:
         return plain
+    if GANG_LINK_ANNOTATION not in annotations_of(original):
+        plain = without_entries(plain, "metadata", "annotations", [GANG_LINK_ANNOTATION])
     if info is not None:
         plain = _without_check_entries(plain, original, info)
     if info is not None and not info.complete:

@@ -8,7 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-from rackgate.api.names import PODSET_GROUP, PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY
+from rackgate.api.names import (
+    GANG_LINK_ANNOTATION,
+    PODSET_GROUP,
+    PREFERRED_TOPOLOGY,
+    REQUIRED_TOPOLOGY,
+)
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.injection import PodTemplate
 from rackgate.jobframework.templates import (
@@ -21,6 +26,7 @@ from rackgate.jobframework.templates import (
 from rackgate.wire.kueue import PodSet, Workload
 
 PODSET: Final = "main"  # of a job with one template
+GANG: Final = "gg"  # of a job whose pods are one gang
 MAX_PODSETS: Final = 18  # of a Workload
 _DNS_LABEL: Final = re.compile(r"\A[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 
@@ -200,7 +206,8 @@ def describe_running_change(workload: Workload, wanted: Sequence[Mapping[str, An
 
     Unlike those of a pending job, its templates also contain what its flavor added. That is not
     recorded anywhere, and flavors are edited, too. So entries *added* to nodeSelector and
-    tolerations are not a difference. Neither are labels and annotations of admission checks.
+    tolerations are not a difference. Neither are labels and annotations of admission checks, and
+    the link to a Workload of gangs.
 
     Returns:
         The difference, for a message; None if there is none.
@@ -213,7 +220,8 @@ def describe_running_change(workload: Workload, wanted: Sequence[Mapping[str, An
     for have, want in zip(present, wanted, strict=True):
         labels, annotations = of_checks.get(have["name"], ({}, {}))
         plain = _without_metadata(have, want, "labels", labels)
-        plain = _without_metadata(have, plain, "annotations", annotations)
+        injected = {**annotations, GANG_LINK_ANNOTATION: ""}
+        plain = _without_metadata(have, plain, "annotations", injected)
         if _without_counts(have) != _without_counts(_without_added(have, plain)):
             return f'the template of podset "{have["name"]}"'
     return None

@@ -20,6 +20,7 @@ class JobSpec(View, frozen=True):
     backoff_limit: int = 6
     managed_by: str | None = None
     pod_replacement_policy: str | None = None
+    ttl_seconds_after_finished: int | None = None
     template: msgspec.Raw = msgspec.Raw(b"{}")
 
 

@@ -78,6 +78,8 @@ REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
             "preempted for it.",
             "WaitingForPodsReady": "The Workload fits, but pods of an admitted Workload are not ready, and"
             " `waitForPodsReady.blockAdmission` is set.",
+            "GangNotReady": "The Workload of gangs of the job does not exist, is used by another job, asks for more"
+            " pods than the job has, or for a topology that cannot be used. The message says which.",
             "OnHold": "A workload slice cannot be evaluated before its parent, or its feature gate is off.",
             "InternalError": "The assigner failed to decide about this Workload. Its log line"
             " `decision_failed` has the details.",
@@ -106,6 +108,10 @@ REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
             " were not ready again within `waitForPodsReady.recoveryTimeout` (`WaitForRecovery`).",
             "AdmissionCheck": "An admission check asks for a retry, or the pods do not fit in the topology"
             " after the admission checks.",
+            "GangTimeout": "Not all pods of a gang were bound within its `scheduleTimeoutSeconds` after the"
+            " admission. The Workload is queued again after a backoff.",
+            "GangMemberLost": "A pod of a gang with `reschedulingPolicy: TerminateAll` failed or was deleted. The"
+            " Workload is queued again at once.",
         },
     ),
     "UnderlyingCause": (
@@ -117,7 +123,7 @@ REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
             "WaitForStart": "`PodsReadyTimeout`: the pods were not all ready in time after the admission.",
             "WaitForRecovery": "`PodsReadyTimeout`: lost pods were not all ready again in time.",
             "RequeuingLimitExceeded": "`Deactivated`: the Workload was evicted `backoffLimitCount` times"
-            " because of missing pods.",
+            " because of missing pods, or `gangTimeoutLimit` times because of its gangs.",
             "MaximumExecutionTimeExceeded": "`Deactivated`: the Workload was admitted for"
             " `spec.maximumExecutionTimeSeconds`, over all its admissions.",
             "AdmissionCheck": "`Deactivated`: an admission check is Rejected.",

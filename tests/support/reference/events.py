@@ -113,6 +113,12 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "The controller that the job names does not exist. The job is queued like any other.",
         ),
         (
+            "GangWorkloadRefused",
+            KINDS,
+            "Warning",
+            "The API server rejected the Workload of gangs of the job. The message says why; it is tried again.",
+        ),
+        (
             "ResizeNotSupported",
             KINDS,
             "Warning",
@@ -196,7 +202,25 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "WorkloadMissing",
             "Pod",
             "Warning",
-            "The Workload that the pod names does not exist. The pod stays gated.",
+            "The Workload that the pod names, of Kueue or of gangs, does not exist. The pod stays gated.",
+        ),
+        (
+            "GangReleased",
+            "Workload of gangs",
+            "Normal",
+            "A gang started: its pods are released. The message has their number and the run.",
+        ),
+        (
+            "GangWaiting",
+            "Workload of gangs, Workload",
+            "Warning",
+            "A gang of an admitted Workload has not started for 10 s. The message says why.",
+        ),
+        (
+            "PodNotMatched",
+            "Workload of gangs",
+            "Warning",
+            "Pods belong to no gang, or are too many in theirs, and stay gated. At most once per minute.",
         ),
     ),
     "Administration": (
@@ -223,12 +247,43 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "KAI's Topology differs from the pool ([reasons](conditions-and-reasons.md#osmo-pools)).",
         ),
     ),
+    "Gangs": (
+        (
+            "DefaultCreated",
+            "Workload of gangs",
+            "Normal",
+            "Rackgate made it for a job. It is deleted with the job.",
+        ),
+        (
+            "Adopted",
+            "Workload of gangs",
+            "Normal",
+            "A job that deletes itself owns it now. It is deleted with the job.",
+        ),
+        (
+            "{gang eviction}",
+            "Workload of gangs",
+            "Warning",
+            "`GangTimeout`, `GangMemberLost`: its job is evicted"
+            " ([reasons](conditions-and-reasons.md#why-a-workload-is-evicted)).",
+        ),
+        (
+            "{gang hold}",
+            f"{KINDS}, Workload of gangs",
+            "Warning",
+            "A job is not admitted because of its gangs. `InvalidTemplate`: its annotation is no valid spec."
+            " `WorkloadNameTaken`: the Workload of gangs that it would get has another owner. `Unreadable`: the"
+            " spec has an unknown form. `SharedByTwoJobs`: another job uses it; also on the Workload of gangs."
+            " `Unsatisfiable`: a gang needs more pods than the job has. `TopologyRequestInvalid`: its topology"
+            " requests cannot be used.",
+        ),
+    ),
 }
 _RECORDS: Final = re.compile(
-    r"(report|tell|warn|record|event|workload|job|pod|pool|configuration)", re.IGNORECASE
+    r"(gang|report|tell|warn|record|event|workload|job|pod|pool|configuration)", re.IGNORECASE
 )
 _REASON: Final = re.compile(
-    r"[A-Z][a-z]+(?:[A-Z][a-z]+)+|Admitted|Started|Stopped|Preempted|Resized|Deleted"
+    r"[A-Z][a-z]+(?:[A-Z][a-z]+)+|Admitted|Adopted|Started|Stopped|Preempted|Resized|Deleted"
 )
 # Words of that form in such calls that are not reasons of Events.
 _OTHERS: Final = frozenset({"Background"})

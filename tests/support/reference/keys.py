@@ -138,6 +138,12 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
                 "Keeps a pod from being scheduled until its gang is released. Rackgate adds and removes it.",
             ),
             (
+                "scheduling.rackgate.dev/run-spec",
+                "job (annotation)",
+                "The gangs of the present run as JSON: changes of the Workload of gangs count from the next run."
+                " Rackgate writes it at the start and removes it at the stop.",
+            ),
+            (
                 "scheduling.rackgate.dev/run",
                 "pod (annotation)",
                 "The admission under which the pod was released. Rackgate writes it.",
@@ -222,6 +228,11 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
                 "Pod",
                 "The index of the replica in its worker group.",
             ),
+            (
+                "batch.kubernetes.io/controller-uid",
+                "Pod",
+                "The Job of the pod, even if the pod no longer has a controller.",
+            ),
             ("ray.io/replica-host-index", "Pod", "The index of the host in its replica."),
             (
                 "leaderworkerset.sigs.k8s.io/group-key",
@@ -241,7 +252,6 @@ MORE: Final = """\
 
 | Key | Object | Meaning |
 |---|---|---|
-| `batch.kubernetes.io/controller-uid` | Pod (label) | The Job of the pod, even if the pod no longer has a controller |
 | `rackgate.dev/managed-jobs` | Namespace (label) | Jobs of the namespace are managed, with the component `deploy/namespaces` |
 | `osmo.rackgate.dev/applied` | Pod (annotation) | A digest of the pod that `rackgate osmo apply` requested |
 | `rackgate.dev/run-seconds` | Pod (annotation) | In a playground: the simulated pod succeeds after this time |

@@ -11,10 +11,11 @@ import pytest
 from rackgate.api.names import EvictionReason
 from rackgate.features import Features
 from rackgate.wire import kueue
-from rackgate.wire.core import Taint
+from rackgate.wire.core import Condition, Taint
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.explain.explanation import Explanation, FlavorView, schema
+from rackgate_assigner.workload.decisions import Admit, Requeue
 from rackgate_assigner.workload.info import workload_info
 from tests.unit.assigner.builders import (
     BLOCK,
@@ -65,6 +66,37 @@ def test_a_workload_that_pauses_says_until_when() -> None:
     assert found.summary == (
         "Not all of its pods were ready in time: queued again at 2026-08-01T12:10:00Z."
     )
+
+
+def test_a_workload_whose_gangs_hold_it_says_why() -> None:
+    """Only the assigner watches Workloads of gangs; what it wrote is repeated."""
+    cache = cache_with(fx_a())
+    own = workload("w", asking(4))
+    message = 'the Workload of gangs "mine" does not exist: create it'
+    quota = Condition("QuotaReserved", "False", "GangNotReady", message)
+    status = msgspec.structs.replace(own.status, conditions=(quota,))
+    cache.set_workload(msgspec.structs.replace(own, status=status))
+    found = explained(cache)
+    assert (found.state, found.fits, found.reason) == ("waiting", False, "GangNotReady")
+    assert message[1:] in found.summary
+
+
+def test_a_hold_ends_with_its_reason_and_the_workload_is_decided_about_again() -> None:
+    cache = cache_with(fx_a())
+    cache.set_hold("team/w", "not yet")  # before the watch shows the Workload
+    cache.set_workload(workload("w", asking(4)))
+    assert cache.workloads["team/w"].hold == "not yet"
+    assert plan_cycle(cache) == [Requeue("team/w", "GangNotReady", "not yet")]
+    cache.take_changes()
+    epoch = cache.epoch
+    cache.set_hold("team/w", "not yet")
+    assert cache.epoch == epoch
+    cache.set_hold("team/w", "")
+    assert cache.epoch > epoch
+    assert "team/w" in cache.take_changes().workloads
+    (decision,) = plan_cycle(cache)
+    assert isinstance(decision, Admit)
+    rebuild_matches(cache)
 
 
 @pytest.mark.requirement("TAS-32")

@@ -49,7 +49,7 @@ def test_transition_times_move_only_with_the_status() -> None:
 def test_every_eviction_says_whether_it_requeues_by_itself(reason: EvictionReason) -> None:
     own = workload(admitted=True, conditions=BOTH)
     found = listed(own, conditions.evicted_conditions(own, reason, "why"))
-    own_fault = ("JobSuspended", "JobChanged", "PodsBeyondAdmission")
+    own_fault = ("JobSuspended", "JobChanged", "PodsBeyondAdmission", "GangMemberLost")
     again = reason in ("Preempted", "NodeFailures", *own_fault)
     assert (found["Requeued"]["status"] == "True") is again
     assert found["Requeued"]["reason"] == reason

@@ -12,7 +12,7 @@ from rackgate.jobframework.registry import kind_of
 from rackgate.wire.batch import UncountedPods
 from rackgate.wire.core import PriorityClass
 from rackgate.wire.kueue import WorkloadPriorityClass
-from rackgate_assigner.jobs.patches import workload_annotation_ops
+from rackgate_assigner.jobs.patches import start_annotation_ops
 from rackgate_assigner.jobs.plan import UpdateReclaimablePods, plan_job
 from rackgate_assigner.jobs.state import Priority, resolve_priority
 from tests.unit.assigner_io.builders import TEMPLATE, facts, job, template, workload
@@ -78,9 +78,9 @@ def test_absent_and_empty_fields_are_no_difference() -> None:
 
 
 def test_the_mark_is_added_to_whatever_annotations_there_are() -> None:
-    assert workload_annotation_ops(job(), "w")[0]["path"] == "/metadata/annotations"
+    assert start_annotation_ops(job(), "w")[0]["path"] == "/metadata/annotations"
     noted = job(meta={"annotations": {"a": "b"}})
-    assert workload_annotation_ops(noted, "w") == [
+    assert start_annotation_ops(noted, "w") == [
         {"op": "add", "path": "/metadata/annotations/kueue.x-k8s.io~1workload", "value": "w"}
     ]
 

@@ -10,7 +10,9 @@ from msgspec import convert, structs
 from rackgate.api import names
 from rackgate.jobframework.injection import StopPhase
 from rackgate.wire.batch import Job, UncountedPods
-from rackgate.wire.kueue import PriorityClassRef, Workload
+from rackgate.wire.kueue import PriorityClassRef, RequeueState, Workload
+from rackgate_assigner.gangs.reactions import GangCheck, GangEviction
+from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
 from rackgate_assigner.jobs import plan as actions
 from rackgate_assigner.jobs.plan import (
     plan_job,
@@ -19,6 +21,7 @@ from rackgate_assigner.jobs.plan import (
     plan_unmanaged_job,
 )
 from rackgate_assigner.jobs.state import (
+    GangTimedOut,
     Priority,
     has_foreign_owner,
     is_managed,
@@ -383,3 +386,51 @@ def test_a_workload_of_a_job_that_names_another_controller_is_found() -> None:
     assert has_foreign_owner(owned({"uid": "other", "kind": "ConfigMap"}, label))
     assert not has_foreign_owner(owned({"uid": "job", "kind": "Job"}, label))
     assert not has_foreign_owner(owned({"uid": "other", "kind": "ConfigMap"}, {}))
+
+
+LINK = {"main": "gangs"}
+RUN = JobGang(LINK, "{}")
+
+
+def planned(of: Job, own: Workload | None, gang: JobGang, **fields: Any) -> actions.Action:
+    state = replace(facts(of, own), gang=gang, **fields)
+    return plan_job(of, [own] if own is not None else [], state)
+
+
+@pytest.mark.requirement("GNG-26")
+def test_a_job_waits_for_the_workload_of_gangs_that_rackgate_makes() -> None:
+    waiting = job()
+    own = planned(waiting, None, JobGang(LINK, is_own=True))
+    assert own == actions.NoAction("it waits for its Workload of gangs gangs")
+    # That of a user may come later: the Workload says so.
+    assert isinstance(planned(waiting, None, JobGang(LINK)), actions.CreateWorkload)
+    assert isinstance(planned(waiting, None, RUN), actions.CreateWorkload)
+
+
+@pytest.mark.requirement("GNG-26")
+def test_an_admitted_job_does_not_start_without_its_workload_of_gangs() -> None:
+    waiting, own = job(), workload(job(), admitted=True)
+    assert isinstance(planned(waiting, own, JobGang(LINK, is_own=True)), actions.NoAction)
+    gone = planned(waiting, own, JobGang(LINK))
+    assert isinstance(gone, actions.EvictWorkload)
+    assert gone.reason == "JobChanged"
+    assert '"gangs" was deleted before the start' in gone.message
+    assert planned(waiting, own, RUN) == actions.StartJob(own, RUN)
+
+
+def test_gangs_are_read_before_a_job_is_evicted_for_them() -> None:
+    running, own = job(suspend=False), workload(job(), admitted=True)
+    check = GangCheck("run", {}, "gangs", 60.0)
+    assert planned(running, own, NO_GANG, gang_check=check) == actions.CheckGangs(own, check)
+    eviction = GangEviction(names.EvictionReason.GANG_TIMEOUT, "why")
+    again = RequeueState(1, "2026-08-01T12:00:00Z")
+    found = planned(running, own, NO_GANG, gang_eviction=GangTimedOut(eviction, again))
+    assert found == actions.EvictWorkload(own, "GangTimeout", "why", again)
+    found = planned(running, own, NO_GANG, gang_eviction=GangTimedOut(eviction, None))
+    assert isinstance(found, actions.DeactivateWorkload)
+    assert found.cause == "RequeuingLimitExceeded"
+
+
+def test_a_job_that_runs_without_the_gate_of_its_gang_is_stopped() -> None:
+    running, own = job(suspend=False), workload(job(), admitted=True)
+    assert phase(planned(running, own, RUN)) is StopPhase.SUSPEND

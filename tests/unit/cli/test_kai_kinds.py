@@ -36,5 +36,6 @@ def test_kinds_are_asked_for_like_operators_and_are_no_programs() -> None:
     assert operators("kai-crds,jobset") == ("jobset", "kai-crds")
     assert not set(KINDS) & set(OPERATORS)
     assert binaries_with(tuple(KINDS)) == binaries_with(())
-    with pytest.raises(argparse.ArgumentTypeError, match="known: jobset, kuberay, kai-crds, none"):
+    known = "known: jobset, kuberay, lws, kai-crds, none"
+    with pytest.raises(argparse.ArgumentTypeError, match=known):
         operators("kai")

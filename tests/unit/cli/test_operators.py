@@ -1,4 +1,4 @@
-"""JobSet and KubeRay as parts of a playground: found, built, registered, started with what flags.
+"""Operators as parts of a playground: found, built, registered, started with what flags.
 
 The programs here are files that carry the build information of a Go program.
 """
@@ -30,8 +30,14 @@ from rackgate_cli.locations import deploy_dir
 
 MANIFESTS = deploy_dir() / "controlplane"
 QUIET = Progress(quiet=True)
-JOBSET, KUBERAY = OPERATOR_BINARIES
-PORTS = {"jobset": 30010, "jobset-webhook": 30011, "kuberay": 30012}
+JOBSET, KUBERAY, LWS = OPERATOR_BINARIES
+PORTS = {
+    "jobset": 30010,
+    "jobset-webhook": 30011,
+    "kuberay": 30012,
+    "lws": 30013,
+    "lws-webhook": 30014,
+}
 # Builds by writing the name after -o; tells where the module lies when asked.
 FAKE_GO = """#!/bin/sh
 echo "$@" >> "$GO_CALLS"
@@ -54,7 +60,7 @@ def hook(kind: str, resource: str) -> dict[str, object]:
             {
                 "name": f"{resource}.kb.io",
                 "clientConfig": {"service": {"name": "s", "namespace": "n", "path": "/do"}},
-                "rules": [{"resources": [resource]}],
+                "rules": [{"resources": [resource], "operations": ["CREATE"]}],
             }
         ],
     }
@@ -106,6 +112,7 @@ def assets(folder: Path, *, version: str = JOBSET_VERSION, manifests: bool = Tru
 def test_a_playground_has_no_operator_that_no_one_asked_for() -> None:
     assert binaries_with(()) == BINARIES
     assert binaries_with(("kuberay",)) == (*BINARIES, KUBERAY)
+    assert binaries_with(("lws", "jobset")) == (*BINARIES, JOBSET, LWS)
     assert tuple(binary.name for binary in OPERATOR_BINARIES) == OPERATORS
 
 
@@ -174,6 +181,14 @@ def test_a_folder_of_the_users_counts_with_the_right_version_and_its_manifests(
     assert found["jobset"].with_name("jobset.json").is_file()
 
 
+def test_every_operator_has_a_module_that_pins_its_version() -> None:
+    for binary in OPERATOR_BINARIES:
+        pinned = (MANIFESTS / binary.module / "go.mod").read_text()
+        assert f"require {binary.source} {binary.version}\n" in pinned
+        tools = (MANIFESTS / binary.module / "tools.go").read_text()
+        assert f'_ "{binary.package}"' in tools
+
+
 def test_the_place_in_the_cache_depends_on_the_manifests_that_are_kept() -> None:
     place = MANIFESTS / "jobset"
     fewer = JOBSET.__class__(**{**vars(JOBSET), "files": JOBSET.files[:1]})
@@ -193,12 +208,23 @@ def test_an_operators_webhooks_are_registered_by_url_and_authority(tmp_path: Pat
 
 
 @pytest.mark.requirement("TAS-29")
-def test_only_pods_of_jobsets_ask_the_operators_webhook(tmp_path: Path) -> None:
-    path = tmp_path / "jobset.json"
-    path.write_text(json.dumps([hook("ValidatingWebhookConfiguration", "pods")]))
-    (found,) = install.operator_documents(path, "jobset", "https://127.0.0.1:1", b"PEM")
-    (expression,) = found["webhooks"][0]["objectSelector"]["matchExpressions"]
-    assert expression == {"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"}
+@pytest.mark.parametrize(
+    ("name", "label", "operations"),
+    [
+        ("jobset", "jobset.sigs.k8s.io/jobset-name", ["CREATE"]),
+        ("lws", "leaderworkerset.sigs.k8s.io/name", ["CREATE", "UPDATE"]),
+    ],
+)
+def test_only_an_operators_own_pods_ask_its_webhook(
+    tmp_path: Path, name: str, label: str, operations: list[str]
+) -> None:
+    path = tmp_path / "operator.json"
+    path.write_text(json.dumps([hook("MutatingWebhookConfiguration", "pods")]))
+    (found,) = install.operator_documents(path, name, "https://127.0.0.1:1", b"PEM")
+    (webhook,) = found["webhooks"]
+    (expression,) = webhook["objectSelector"]["matchExpressions"]
+    assert expression == {"key": label, "operator": "Exists"}
+    assert webhook["rules"] == [{"resources": ["pods"], "operations": operations}]
 
 
 def test_only_the_stored_version_of_a_kind_is_installed(tmp_path: Path) -> None:
@@ -221,10 +247,21 @@ def test_operators_listen_on_loopback_alone_and_elect_no_leader(cluster: Cluster
         flags = operators.arguments(cluster, name)
         assert f"--health-probe-bind-address=127.0.0.1:{PORTS[name]}" in flags
     assert "--enable-leader-election=false" in operators.arguments(cluster, "kuberay")
-    document = operators.jobset_configuration(30011, Path("/certificates"))
-    assert document["leaderElection"] == {"leaderElect": False}
-    assert document["webhook"]["host"] == "127.0.0.1"
-    assert document["metrics"]["bindAddress"] == "0"
+    for name, group in (("jobset", "config.jobset.x-k8s.io"), ("lws", "config.lws.x-k8s.io")):
+        document = operators.configuration(name, 30011, Path("/certificates"))
+        assert document["apiVersion"] == f"{group}/v1alpha1"
+        assert document["leaderElection"] == {"leaderElect": False}
+        assert document["webhook"]["host"] == "127.0.0.1"
+        assert document["metrics"]["bindAddress"] == "0"
+
+
+def test_an_operator_is_ready_when_it_also_serves_its_webhooks(cluster: Cluster) -> None:
+    urls = [operators.ready_url(cluster, name) for name in OPERATORS]
+    assert urls == [
+        "http://127.0.0.1:30010/readyz",
+        "http://127.0.0.1:30012/readyz",
+        "https://127.0.0.1:30014/validate--v1-pod",
+    ]
 
 
 def test_an_operators_webhooks_are_served_for_loopback_by_the_clusters_authority(

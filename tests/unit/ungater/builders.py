@@ -10,7 +10,9 @@ import msgspec
 from rackgate.api import names
 from rackgate.topology.assignment import Domain, TopologyAssignment, encode
 from rackgate_ungater.state_machine.gated_objects import (
+    GANG,
     TOPOLOGY,
+    GangPod,
     GatedPod,
     GatedPodSet,
     GatedWorkload,
@@ -97,6 +99,15 @@ class PodBuilder:
 
 def pod(name: str | int = 0) -> PodBuilder:
     return PodBuilder(name if isinstance(name, str) else f"pod-{name}")
+
+
+def gang_pod(
+    row: GatedPod, *, foreign: tuple[str, ...] = (), link: str = "train", **labels: str
+) -> GangPod:
+    """The pod as one of a gang, with both gates while it is gated."""
+    gates = TOPOLOGY | GANG if row.gates else 0
+    facts = msgspec.structs.asdict(row) | {"gates": gates}
+    return GangPod(**facts, link=link, labels=labels, foreign_gates=foreign)
 
 
 def ranked(*indices: int) -> list[GatedPod]:

@@ -14,6 +14,7 @@ ETCD_VERSION: Final = "v3.6.8"
 KWOK_VERSION: Final = "v0.8.0"
 JOBSET_VERSION: Final = "v0.8.0"
 KUBERAY_VERSION: Final = "v1.4.2"
+LWS_VERSION: Final = "v0.7.0"
 
 SERVICES: Final = ("webhook", "assigner", "ungater")
 
@@ -25,7 +26,7 @@ STAGES: Final[tuple[tuple[str, ...], ...]] = (
 )
 COMPONENTS: Final = tuple(name for stage in STAGES for name in stage)
 # Operators of job kinds that are not built into Kubernetes; `rackgate up --with` adds them.
-OPERATORS: Final = ("jobset", "kuberay")
+OPERATORS: Final = ("jobset", "kuberay", "lws")
 # CRDs that are installed without their controller -> their folder next to the Go modules.
 KINDS: Final = {"kai-crds": "kai"}
 
@@ -135,6 +136,16 @@ OPERATOR_BINARIES: Final[tuple[Binary, ...]] = (
         version_args=(),
         source="github.com/ray-project/kuberay/ray-operator",
         files=("config/crd/bases/*.yaml",),
+    ),
+    Binary(
+        "lws",
+        LWS_VERSION,
+        "lws",
+        "sigs.k8s.io/lws/cmd",
+        (f"-X sigs.k8s.io/lws/pkg/version.GitVersion={LWS_VERSION}",),
+        version_args=(),
+        source="sigs.k8s.io/lws",
+        files=("config/crd/bases/*.yaml", "config/webhook/manifests.yaml"),
     ),
 )
 

@@ -120,6 +120,7 @@ class Cache(Objects):
         rules = admission_fair_sharing
         self.usage_history = None if rules is None else UsageHistory(rules)
         self.workloads: dict[str, WorkloadInfo] = {}
+        self._holds: dict[str, str] = {}
         self.assumed: dict[str, AssumedStatus[Assignment]] = {}
         self.on_pods_changed: Callable[[str], None] = lambda _job_uid: None
         self.on_hosts_changed: Callable[[set[str]], None] = lambda _hosts: None
@@ -303,14 +304,26 @@ class Cache(Objects):
     def set_workload(self, workload: kueue.Workload) -> None:
         """A Workload was added or changed."""
         known = self.workloads.get(workload.metadata.key)
-        self.put_workload(
-            workload_info(
-                workload,
-                known,
-                self.excluded,
-                requeue_by_creation=self._requeue_by_creation,
-            )
+        row = workload_info(
+            workload,
+            known,
+            self.excluded,
+            requeue_by_creation=self._requeue_by_creation,
         )
+        hold = self._holds.get(row.key)
+        self.put_workload(row if hold is None else replace(row, hold=hold))
+
+    def set_hold(self, key: str, message: str) -> None:
+        """The gangs of a Workload, which need not exist yet, allow no admission; "": they do."""
+        if self._holds.get(key, "") == message:
+            return
+        if message:
+            self._holds[key] = message
+        else:
+            del self._holds[key]
+        row = self.workloads.get(key)
+        if row is not None:
+            self.put_workload(replace(row, hold=message))
 
     def put_workload(self, row: WorkloadInfo) -> None:
         """As `set_workload`, for its projection."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rackgate.api.names import PendingReason
 from rackgate.features import Features
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.explain.explanation import (
@@ -69,6 +70,9 @@ def explain(
     if row is None or holding is None:
         return None
     if holding.pending:
+        if row.pending_reason == PendingReason.GANG_NOT_READY:
+            # Only the assigner watches Workloads of gangs: what it wrote last is repeated.
+            row = replace(row, hold=row.pending_message)
         return explain_row(cache, row, "waiting", features, top, fair_sharing=fair_sharing)
     state = _state(row, bool(holding.cluster_queue))
     return Explanation(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rackgate.api import names
 from rackgate.api.names import UnderlyingCause
@@ -26,12 +26,17 @@ from rackgate.jobframework.registry import KINDS, kind_of, owner_of
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate.wire.batch import Job
+from rackgate.wire.core import Pod
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.assumed_writes import AssumedCreations
 from rackgate_assigner.cache.pods.live_pods import LivePodCount
+from rackgate_assigner.gangs.pods_controller import GangPods, is_leaving
+from rackgate_assigner.gangs.reactions import requeue_state
+from rackgate_assigner.gangs.run_spec import NO_GANG
 from rackgate_assigner.jobs.executor import ActionExecutor, Stores
 from rackgate_assigner.jobs.patches import spec_ops
 from rackgate_assigner.jobs.plan import (
+    CheckGangs,
     CreateWorkload,
     NoAction,
     RequestReconcile,
@@ -42,6 +47,7 @@ from rackgate_assigner.jobs.plan import (
     reclaimed_pods,
 )
 from rackgate_assigner.jobs.state import (
+    GangTimedOut,
     JobState,
     Priority,
     has_foreign_owner,
@@ -59,6 +65,9 @@ from rackgate_assigner.workload.execution_time import execution_time
 from rackgate_assigner.workload.pods_ready_timeout import PodsReadyTimeouts, backoff_remaining_s
 from rackgate_assigner.workload.retention import Retention
 from rackgate_assigner.workqueue import WorkQueue
+
+if TYPE_CHECKING:
+    from rackgate_assigner.gangs.index import GangIndex
 
 POLL_S: Final = 0.5
 PODS_LEFT_POLL_S: Final = 30.0
@@ -101,6 +110,9 @@ class JobController:
         timeouts: PodsReadyTimeouts = _NO_TIMEOUTS,
         retention: Retention = _KEEP,
         is_namespace_selected: Callable[[str], bool] | None = None,
+        gangs: GangIndex | None = None,
+        gang_pods: GangPods | None = None,
+        gang_timeout_limit: int | None = None,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -120,7 +132,12 @@ class JobController:
             timeouts: how long pods of an admitted job may be missing.
             retention: how long ended Workloads are kept.
             is_namespace_selected: whether jobs of a namespace are managed; None: they are in all.
+            gangs: Workloads of gangs of jobs; None: gang scheduling is off.
+            gang_pods: their pods.
+            gang_timeout_limit: evictions because of gangs before a deactivation; None: it has none.
         """
+        self._gangs, self._gang_pods = gangs, gang_pods
+        self._gang_timeout_limit = gang_timeout_limit
         self._unmanaged = unmanaged_namespaces(system_namespace)
         self.queue = WorkQueue[Key]("jobs", self._reconcile, workers=workers)
         self._stores, self._report, self._features = stores, reporter, features
@@ -225,6 +242,8 @@ class JobController:
         self._left_to_collector_until.pop(workload.metadata.key, None)
         self._missing_owners.pop(workload.metadata.key, None)
         self._owner_removed.discard(workload.metadata.key)
+        if self._gang_pods is not None:
+            self._gang_pods.forget(workload.metadata.key)
         _remove_from_index(self._workloads_by_owner, workload)
         _discard_key(self._workloads_by_job, workload.job_uid, workload.metadata.key)
         self._enqueue_for_workload(workload)
@@ -239,6 +258,17 @@ class JobController:
             workload = self._stores.workloads.get(key)
             if workload is not None and (not count.total or _exceeds_admission(workload, count)):
                 self._enqueue_for_workload(workload)
+
+    def on_pod_upsert(self, before: Pod | None, pod: Pod) -> None:
+        """A bound pod was added or changed; only with gangs."""
+        if is_leaving(before, pod):
+            self.on_pod_gone(pod)
+
+    def on_pod_gone(self, pod: Pod) -> None:
+        """A bound pod has ended, is being deleted, or is gone; only with gangs."""
+        workload = self._gang_pods.on_pod_gone(pod) if self._gang_pods is not None else None
+        if workload is not None:
+            self._enqueue_for_workload(workload)
 
     def on_flavor_added(self, what: str) -> None:
         """A flavor that a job may wait for exists now: `kind/name`."""
@@ -312,6 +342,7 @@ class JobController:
             and has_its_done_pods
             and job_state.stopped
             and not spec_ops(job, workload, job_state)
+            and (self._gangs is None or self._gangs.hold(job) is None)
         ):
             return True
         self._out_of_sync.add(workload.metadata.key)
@@ -410,14 +441,54 @@ class JobController:
         if own is None and job_state.finished is None:
             self._report_missing_class(job, job_state.priority)
         action = plan_job(job, workloads, job_state)
+        if isinstance(action, CheckGangs):
+            if not await self._is_still_running(job):
+                return  # the watch will show its change
+            job_state = await self._check_gangs(job, action, job_state)
+            action = plan_job(job, workloads, job_state)
+            self.queue.add(key)
         if isinstance(action, RequestReconcile) and not self._is_overdue(key, job, action.after_s):
             return
         if own is not None and job_state.stopped and isinstance(action, NoAction):
             self._notify_in_sync(own.metadata.key)
         if isinstance(action, CreateWorkload):
             await self._create(key, job, action)
-        else:
-            await self._executor.execute(job, action)
+            return
+        await self._executor.execute(job, action)
+        if job_state.gang_eviction is not None:
+            self._report_gang_eviction(job, job_state)
+
+    def _report_gang_eviction(self, job: JobLike, job_state: JobState) -> None:
+        """An Event on the Workload of gangs, if it still exists."""
+        found, links = job_state.gang_eviction, job_state.gang.links
+        name = min(links.values(), default="")
+        gang = self._gangs.gang(job.metadata.namespace, name) if self._gangs is not None else None
+        if found is not None and gang is not None:
+            eviction = found.eviction
+            self._report.gang(gang.metadata, eviction.reason, eviction.message, warning=True)
+
+    async def _is_still_running(self, job: JobLike) -> bool:
+        """Whether a job, read now, still runs as the watch says: its pods may end with it."""
+        kind = kind_of(job)
+        live = await self._executor.read_job(kind, job.metadata.key)
+        return (
+            live is not None
+            and (live.metadata.uid, live.metadata.deletion_timestamp) == (job.metadata.uid, None)
+            and kind.is_suspended(live) == kind.is_suspended(job)
+            and kind.finished(live) is None
+        )
+
+    async def _check_gangs(self, job: JobLike, action: CheckGangs, job_state: JobState) -> JobState:
+        """The state of a job after its pods were read."""
+        timed_out = None
+        if self._gang_pods is not None:
+            controllers = {job.metadata.uid, *(c.metadata.uid for c in self._children_of(job))}
+            eviction = await self._gang_pods.decide(job, action.workload, action.check, controllers)
+            if eviction is not None:
+                limit = self._gang_timeout_limit
+                requeue = requeue_state(action.workload, eviction.reason, clock.now(), limit=limit)
+                timed_out = GangTimedOut(eviction, requeue)
+        return replace(job_state, gang_check=None, gang_eviction=timed_out)
 
     async def _create(self, key: Key, job: JobLike, action: CreateWorkload) -> None:
         """Create the Workload of a job, unless an earlier creation is not in the watch yet."""
@@ -463,8 +534,17 @@ class JobController:
         if missing is not None and missing.remaining_s <= 0 and due:
             timed_out = self._timeouts.time_out(workload, missing.cause, now.wall)
         retention_over = kept_s is not None and kept_s <= 0
+        gang_check = None
+        if self._gang_pods is not None:
+            live = self._live_pods(job.metadata.uid).running
+            gang_check, later_s = self._gang_pods.check(
+                job, workload, job_state.gang, elapsed, live=live
+            )
+            if later_s > 0:
+                self.queue.add_later(key, later_s)
         return replace(
             job_state,
+            gang_check=gang_check,
             retention_over=retention_over,
             execution=execution,
             timed_out=timed_out,
@@ -651,6 +731,7 @@ class JobController:
             flavors=self._stores.flavors,
             live_pods=self._remaining_pods(job),
             beyond_admission=beyond_admission,
+            gang=NO_GANG if self._gangs is None else self._gangs.job_gang(job),
         )
 
     def _children_of(self, job: JobLike) -> list[Job]:

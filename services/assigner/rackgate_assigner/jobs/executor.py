@@ -29,6 +29,7 @@ from rackgate.wire.core import Meta, PriorityClass, View
 from rackgate.wire.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
 from rackgate_assigner import metrics
 from rackgate_assigner.assumed_writes import AssumedWrites
+from rackgate_assigner.gangs.run_spec import JobGang
 from rackgate_assigner.jobs import plan
 from rackgate_assigner.jobs.patches import (
     request_reconcile_ops,
@@ -41,7 +42,8 @@ from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 
 _PatchBuilder = Callable[
-    [JobLike, Workload, Mapping[str, ResourceFlavor]], list[JsonPatchOp] | StartConflict
+    [JobLike, Workload, Mapping[str, ResourceFlavor], JobGang],
+    list[JsonPatchOp] | StartConflict,
 ]
 
 
@@ -177,10 +179,10 @@ class ActionExecutor:
                     self._report.job(job, "Stopped", why)
             case plan.RestoreChildJobs():
                 await self._restore_child_jobs(job, action)
-            case plan.StartJob(workload):
-                await self._start(job, workload)
-            case plan.ReapplyInjection(workload):
-                await self._reapply_injection(job, workload)
+            case plan.StartJob(workload, gang):
+                await self._start(job, workload, gang)
+            case plan.ReapplyInjection(workload, gang):
+                await self._reapply_injection(job, workload, gang)
             case plan.RequestReconcile(workload, after_s):
                 await self._request_reconcile(job, workload, after_s)
             case plan.WarnResize(_, requested, admitted):
@@ -202,7 +204,7 @@ class ActionExecutor:
         priority = resolve_priority(
             job, self._stores.workload_priority_classes, self._stores.priority_classes
         )
-        body = workload_body(job, name, priority, elastic=action.elastic)
+        body = workload_body(job, name, priority, elastic=action.elastic, gang=action.gang)
         try:
             await self._writer.create(body)
         except AlreadyExistsError:
@@ -246,11 +248,11 @@ class ActionExecutor:
         log.info("job_deleted", job=meta.key, workload=workload.metadata.key, reason=why)
         self._report.job(job, "Deleted", f"deleted: {why}")
 
-    async def _start(self, job: JobLike, workload: Workload) -> None:
+    async def _start(self, job: JobLike, workload: Workload, gang: JobGang) -> None:
         admission = workload.status.admission
         if admission is None or not admission.pod_set_assignments:
             return
-        ops = self._build_patch(job, workload, start_patch)
+        ops = self._build_patch(job, workload, gang, start_patch)
         if ops is None or not await self._apply_start_patch(job, workload, ops):
             return
         log.info("job_started", job=job.metadata.key, workload=workload.metadata.key)
@@ -268,17 +270,17 @@ class ActionExecutor:
         )
         self._report.job(job, "OperatorReminded", note)
 
-    async def _reapply_injection(self, job: JobLike, workload: Workload) -> None:
-        ops = self._build_patch(job, workload, started_template_ops)
+    async def _reapply_injection(self, job: JobLike, workload: Workload, gang: JobGang) -> None:
+        ops = self._build_patch(job, workload, gang, started_template_ops)
         if ops and await self._apply_start_patch(job, workload, ops):
             log.info("injection_reapplied", job=job.metadata.key, workload=workload.metadata.key)
 
     def _build_patch(
-        self, job: JobLike, workload: Workload, operations: _PatchBuilder
+        self, job: JobLike, workload: Workload, gang: JobGang, operations: _PatchBuilder
     ) -> list[JsonPatchOp] | StartConflict | None:
         """What a start writes; None while an assigned flavor does not exist."""
         try:
-            return operations(job, workload, self._stores.flavors)
+            return operations(job, workload, self._stores.flavors, gang)
         except FlavorMissingError as error:
             self._on_missing(job, f"{FLAVORS.kind}/{error.name}")
             log.warning("flavor_missing", flavor=error.name, job=job.metadata.key)

@@ -14,7 +14,8 @@ from rackgate.jobframework.managed import maximum_execution_time
 from rackgate.jobframework.podsets import pods_without_gate, podsets_differ
 from rackgate.jobframework.registry import kind_of
 from rackgate.wire.kueue import PriorityClassRef, ResourceFlavor, Workload
-from rackgate_assigner.jobs.state import JobState, Priority, podset_infos_of
+from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
+from rackgate_assigner.jobs.state import JobState, Priority, podset_infos_of, podsets_of
 
 _ELASTIC_ANNOTATION_PATH: Final = "/metadata/annotations" + pointer(names.ELASTIC_ANNOTATION)
 
@@ -22,7 +23,10 @@ _ELASTIC_ANNOTATION_PATH: Final = "/metadata/annotations" + pointer(names.ELASTI
 
 
 def start_patch(
-    job: JobLike, workload: Workload, flavors: Mapping[str, ResourceFlavor]
+    job: JobLike,
+    workload: Workload,
+    flavors: Mapping[str, ResourceFlavor],
+    gang: JobGang = NO_GANG,
 ) -> list[JsonPatchOp] | StartConflict:
     """The one write that starts a suspended job under its Workload's admission.
 
@@ -32,14 +36,14 @@ def start_patch(
     Raises:
         FlavorMissingError: an assigned flavor does not exist.
     """
-    ops = started_template_ops(job, workload, flavors)
+    ops = started_template_ops(job, workload, flavors, gang)
     if isinstance(ops, StartConflict):
         return ops
     # A replacement of a terminating pod would run at once: both would use the quota of one pod.
     has_ungated_pods = not workload.elastic and pods_without_gate(workload) > 0
     kind = kind_of(job)
     wait_ops = kind.wait_for_termination_ops(job) if has_ungated_pods else []
-    annotation_ops = workload_annotation_ops(job, workload.metadata.name)
+    annotation_ops = start_annotation_ops(job, workload.metadata.name, gang)
     return [
         dict(UNSUSPEND),
         *ops,
@@ -50,7 +54,10 @@ def start_patch(
 
 
 def started_template_ops(
-    job: JobLike, workload: Workload, flavors: Mapping[str, ResourceFlavor]
+    job: JobLike,
+    workload: Workload,
+    flavors: Mapping[str, ResourceFlavor],
+    gang: JobGang = NO_GANG,
 ) -> list[JsonPatchOp] | StartConflict:
     """Operations that inject what a start adds into a job's templates; none if nothing is missing.
 
@@ -59,7 +66,7 @@ def started_template_ops(
     """
     kind = kind_of(job)
     templates = kind.templates(kind.manifest(job), elastic=workload.elastic)
-    podset_infos = podset_infos_of(workload, flavors, templates)
+    podset_infos = podset_infos_of(workload, flavors, templates, gang.links)
     if isinstance(podset_infos, StartConflict):
         return podset_infos
     return start_ops(templates, podset_infos, workload=workload.metadata.name)
@@ -73,27 +80,39 @@ def remove_creation_injection_ops(job: JobLike) -> list[JsonPatchOp]:
     return remove_injection_ops(kind.templates(kind.manifest(job)))
 
 
-def workload_annotation_ops(job: JobLike, workload: str) -> list[JsonPatchOp]:
-    """Operations that record on a job that it was started under `workload`."""
-    return _annotation_ops(job, names.WORKLOAD_ANNOTATION, workload)
+def start_annotation_ops(job: JobLike, workload: str, gang: JobGang = NO_GANG) -> list[JsonPatchOp]:
+    """Operations that record on a job that it was started under `workload`, with these gangs."""
+    entries = {names.WORKLOAD_ANNOTATION: workload}
+    if gang.run_spec:
+        entries[names.GANG_RUN_SPEC_ANNOTATION] = gang.run_spec
+    return _annotation_ops(job, entries)
 
 
 def request_reconcile_ops(job: JobLike) -> list[JsonPatchOp]:
     """Operations that make the job's operator reconcile: a change outside of its spec."""
-    return _annotation_ops(job, names.RECONCILE_REQUESTED_ANNOTATION, str(job.metadata.generation))
+    requested = {names.RECONCILE_REQUESTED_ANNOTATION: str(job.metadata.generation)}
+    return _annotation_ops(job, requested)
 
 
-def _annotation_ops(item: JobLike | Workload, key: str, value: str) -> list[JsonPatchOp]:
+def _annotation_ops(item: JobLike | Workload, entries: Mapping[str, str]) -> list[JsonPatchOp]:
     if not item.metadata.annotations:
-        return [{"op": "add", "path": "/metadata/annotations", "value": {key: value}}]
-    return [{"op": "add", "path": "/metadata/annotations" + pointer(key), "value": value}]
+        return [{"op": "add", "path": "/metadata/annotations", "value": dict(entries)}]
+    return [
+        {"op": "add", "path": "/metadata/annotations" + pointer(key), "value": value}
+        for key, value in entries.items()
+    ]
 
 
 # On Workloads.
 
 
 def workload_body(
-    job: JobLike, name: str, priority: Priority, *, elastic: bool = False
+    job: JobLike,
+    name: str,
+    priority: Priority,
+    *,
+    elastic: bool = False,
+    gang: JobGang = NO_GANG,
 ) -> dict[str, Any]:
     """A new Workload for a job.
 
@@ -102,13 +121,14 @@ def workload_body(
         name: of the Workload, see `workload_name_of`.
         priority: as resolved.
         elastic: it may be resized while its job runs.
+        gang: the Workload of gangs of its pods.
     """
     kind = kind_of(job)
     spec: dict[str, Any] = {
         "queueName": job.metadata.labels[names.QUEUE_LABEL],
         "active": True,
         "priority": priority.value,
-        "podSets": kind.podsets(kind.manifest(job)),
+        "podSets": podsets_of(kind, kind.manifest(job), gang, None),
     }
     maximum = maximum_execution_time(job.metadata.labels)
     if maximum is not None:
@@ -152,7 +172,7 @@ def spec_ops(job: JobLike, workload: Workload, job_state: JobState) -> tuple[Jso
     if workload.elastic and not job_state.elastic:
         ops.append({"op": "remove", "path": _ELASTIC_ANNOTATION_PATH})
     elif job_state.elastic and not workload.elastic:
-        ops += _annotation_ops(workload, names.ELASTIC_ANNOTATION, "true")
+        ops += _annotation_ops(workload, {names.ELASTIC_ANNOTATION: "true"})
     return (*ops, *reserved_spec_ops(job, workload, job_state))
 
 

@@ -27,6 +27,8 @@ from rackgate.jobframework.injection import StopAction, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.podsets import has_topology, podsets_differ, total_pods
 from rackgate.wire.kueue import RequeueState, Workload
+from rackgate_assigner.gangs.reactions import GangCheck
+from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
 from rackgate_assigner.jobs.patches import (
     finalizer_ops,
     priority_ops,
@@ -34,7 +36,7 @@ from rackgate_assigner.jobs.patches import (
     reserved_spec_ops,
     spec_ops,
 )
-from rackgate_assigner.jobs.state import JobState, workload_name_of
+from rackgate_assigner.jobs.state import GangTimedOut, JobState, workload_name_of
 from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload.execution_time import ExecutionTime
 from rackgate_assigner.workload.pods_ready_timeout import TimedOut
@@ -56,6 +58,7 @@ class CreateWorkload:
 
     name: str
     elastic: bool = False
+    gang: JobGang = NO_GANG
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +189,7 @@ class StartJob:
     """Start the job under the Workload's admission."""
 
     workload: Workload
+    gang: JobGang = NO_GANG
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,7 @@ class ReapplyInjection:
     """Inject again what templates of a running job lost."""
 
     workload: Workload
+    gang: JobGang = NO_GANG
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +206,14 @@ class RequestReconcile:
 
     workload: Workload
     after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckGangs:
+    """Read the pods of the gangs, and plan again with what they show."""
+
+    workload: Workload
+    check: GangCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +245,7 @@ Action: TypeAlias = (
     | StartJob
     | ReapplyInjection
     | RequestReconcile
+    | CheckGangs
     | WarnResize
 )
 
@@ -377,7 +391,9 @@ def _plan_without_workload(job: JobLike, name: str, job_state: JobState) -> Acti
         return NoAction(f"the {job_state.kind} requests no pods")
     if job_state.priority.missing is not None:
         return NoAction(job_state.priority.missing)
-    return CreateWorkload(name, job_state.elastic)
+    if job_state.gang.is_own and job_state.gang.missing:
+        return NoAction(f"it waits for its Workload of gangs {job_state.gang.missing}")
+    return CreateWorkload(name, job_state.elastic, job_state.gang)
 
 
 def _plan_deleted_workload(job: JobLike, workload: Workload, job_state: JobState) -> Action:
@@ -501,20 +517,22 @@ def _plan_admitted(job: JobLike, workload: Workload, job_state: JobState) -> Act
     eviction = _find_eviction(job, workload, job_state)
     if eviction is not None:
         return eviction
+    gang = job_state.gang
     if job_state.suspended:
-        return (
-            StartJob(workload)
-            if job_state.stopped
-            else _stop_job(job_state, "it is about to start")
-        )
-    if not job_state.started and (has_topology(workload) or workload.elastic):
+        if not job_state.stopped:
+            return _stop_job(job_state, "it is about to start")
+        if gang.missing:  # its own: it is made again
+            return NoAction(f"it waits for its Workload of gangs {gang.missing}")
+        return StartJob(workload, gang)
+    has_gates = has_topology(workload) or workload.elastic or bool(gang.links)
+    if not job_state.started and has_gates:
         return _stop_job(job_state, "it was not started by Rackgate, so its pods have no gate")
     return _plan_running(workload, job_state)
 
 
 def _plan_running(workload: Workload, job_state: JobState) -> Action:
     if job_state.injection_lost:
-        return ReapplyInjection(workload)
+        return ReapplyInjection(workload, job_state.gang)
     if _pods_ready_changed(workload, job_state):
         return UpdatePodsReady(workload, job_state.ready)
     counts = _updated_reclaimable_pods(workload, job_state)
@@ -533,7 +551,7 @@ def _plan_running(workload: Workload, job_state: JobState) -> Action:
 
 def _find_eviction(
     job: JobLike, workload: Workload, job_state: JobState
-) -> EvictWorkload | DeactivateWorkload | None:
+) -> EvictWorkload | DeactivateWorkload | CheckGangs | None:
     """The eviction that the job or its pods require; None if there is no reason."""
     queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
     if queue != workload.spec.queue_name:
@@ -545,6 +563,10 @@ def _find_eviction(
     resizable = job_state.elastic and workload.elastic
     if job_state.suspended and podsets_differ(workload, job_state.podsets, resizable=resizable):
         message = f"the {job_state.kind} was changed before it started"
+        return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
+    gang = job_state.gang
+    if job_state.suspended and gang.missing and not gang.is_own:
+        message = f'the Workload of gangs "{gang.missing}" was deleted before the start'
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
     if job_state.change is not None:
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, job_state.change)
@@ -559,6 +581,10 @@ def _find_eviction(
         return _exceed_execution_time(workload)
     if job_state.timed_out is not None:
         return _time_out(workload, job_state.timed_out)
+    if job_state.gang_eviction is not None:
+        return _evict_gang(workload, job_state.gang_eviction)
+    if job_state.gang_check is not None:
+        return CheckGangs(workload, job_state.gang_check)
     restarted = _describe_restarted_pods(workload, job_state)
     if restarted and not job_state.suspended:
         message = f"pods that were done, and whose quota others may use, came back: {restarted}"
@@ -575,13 +601,21 @@ def _release_quota(workload: Workload, execution: ExecutionTime | None) -> Relea
     return ReleaseQuota(workload, execution.past_s if execution is not None else None)
 
 
+def _exceed_requeuing_limit(workload: Workload) -> DeactivateWorkload:
+    cause = UnderlyingCause.REQUEUING_LIMIT_EXCEEDED
+    return DeactivateWorkload(workload, cause, "exceeding the maximum number of re-queuing retries")
+
+
+def _evict_gang(workload: Workload, found: GangTimedOut) -> EvictWorkload | DeactivateWorkload:
+    if found.requeue is None:
+        return _exceed_requeuing_limit(workload)
+    eviction = found.eviction
+    return EvictWorkload(workload, eviction.reason, eviction.message, found.requeue)
+
+
 def _time_out(workload: Workload, found: TimedOut) -> EvictWorkload | DeactivateWorkload:
     if found.requeue is None:
-        return DeactivateWorkload(
-            workload,
-            UnderlyingCause.REQUEUING_LIMIT_EXCEEDED,
-            "exceeding the maximum number of re-queuing retries",
-        )
+        return _exceed_requeuing_limit(workload)
     again = " again" if found.cause is UnderlyingCause.WAIT_FOR_RECOVERY else ""
     message = (
         f"Exceeded the PodsReady timeout {workload.metadata.key}: "

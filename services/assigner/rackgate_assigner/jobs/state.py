@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import msgspec
+
 from rackgate.api import names
 from rackgate.api.names import workload_name
 from rackgate.features import DEFAULTS, Features
@@ -13,6 +15,7 @@ from rackgate.jobframework.generic_job import (
     GenericJob,
     JobLike,
     JobOutcome,
+    Manifest,
     StaleChildJob,
     TemplateEdits,
 )
@@ -32,6 +35,7 @@ from rackgate.jobframework.podsets import (
     counts_of,
     original_templates,
     topology_by_podset,
+    without_empty,
 )
 from rackgate.jobframework.registry import kind_of
 from rackgate.jobframework.templates import (
@@ -42,15 +46,24 @@ from rackgate.jobframework.templates import (
     gates_of,
     labels_of,
     section,
+    with_entries,
 )
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
-from rackgate.wire.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
+from rackgate.wire.kueue import (
+    RequeueState,
+    ResourceFlavor,
+    Workload,
+    WorkloadPriorityClass,
+)
+from rackgate_assigner.gangs.reactions import GangCheck, GangEviction
+from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
 from rackgate_assigner.workload.execution_time import ExecutionTime
 from rackgate_assigner.workload.pods_ready_timeout import TimedOut
 
 RESERVED: Final = frozenset((*RESERVED_LABELS, *RESERVED_ANNOTATIONS))
-_WORKLOAD_ANNOTATION_PATH = "/metadata/annotations" + pointer(names.WORKLOAD_ANNOTATION)
+# Of a job: its start writes them, and its stop removes them.
+_START_ANNOTATIONS: Final = (names.WORKLOAD_ANNOTATION, names.GANG_RUN_SPEC_ANNOTATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,19 @@ class Priority:
     value: int = 0
     ref: Mapping[str, str] | None = None
     missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GangTimedOut:
+    """An eviction because of gangs.
+
+    Attributes:
+        requeue: the value of `status.requeueState` after it; None: the Workload was evicted too
+            often, so it is deactivated.
+    """
+
+    eviction: GangEviction
+    requeue: RequeueState | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +124,9 @@ class JobState:
         reclaimable_pods: pods that are done and not created again, by PodSet.
         live_pods: pods whose quota is kept until they are gone, including terminating ones.
         beyond_admission: pods that run beyond those admitted, in PodSets where no gate holds them.
+        gang: the Workload of gangs of its pods.
+        gang_check: why the pods of its gangs are to be read now; None if they need not be.
+        gang_eviction: why its gangs require an eviction, as the pods that were read show.
     """
 
     kind: str = "Job"
@@ -121,6 +150,9 @@ class JobState:
     reclaimable_pods: Mapping[str, int] = field(default_factory=dict)
     live_pods: int = 0
     beyond_admission: int = 0
+    gang: JobGang = NO_GANG
+    gang_check: GangCheck | None = None
+    gang_eviction: GangTimedOut | None = None
 
     @property
     def inactive(self) -> bool:
@@ -145,6 +177,7 @@ def read_job_state(
     flavors: Mapping[str, ResourceFlavor] | None = None,
     live_pods: int = 0,
     beyond_admission: int = 0,
+    gang: JobGang = NO_GANG,
 ) -> JobState:
     """Everything about one job and the Workload that keeps its templates.
 
@@ -157,10 +190,11 @@ def read_job_state(
         flavors: by name, to find out what the start added to templates; None: unknown.
         live_pods: bound pods that have not ended; 0 if no quota is kept for them.
         beyond_admission: see `JobState`.
+        gang: the Workload of gangs of its pods.
     """
     kind = kind_of(job)
     manifest = kind.manifest(job)
-    templates, podsets = kind.templates(manifest), kind.podsets(manifest)
+    templates, podsets = kind.templates(manifest), podsets_of(kind, manifest, gang, workload)
     originals = original_templates(workload)
     podset_infos = _known_podset_infos(kind, workload, flavors, templates)
     applied = _applied_podset_infos(workload, templates, podset_infos)
@@ -183,7 +217,7 @@ def read_job_state(
             and kind.template_edits is TemplateEdits.ANY_TIME
             and (
                 _has_lost_flavor(templates, originals, podset_infos)
-                or _has_lost_injection(templates, workload)
+                or _has_lost_injection(templates, workload, gang.links)
             )
         )
     return JobState(
@@ -211,7 +245,47 @@ def read_job_state(
         ),
         live_pods=live_pods,
         beyond_admission=beyond_admission,
+        gang=gang,
     )
+
+
+def podsets_of(
+    kind: GenericJob[Any], manifest: Manifest, gang: JobGang, workload: Workload | None
+) -> list[dict[str, Any]]:
+    """The PodSets of a job, with the topology requests of its Workload of gangs.
+
+    A started job keeps those that its Workload has.
+    """
+    podsets = kind.podsets(manifest)
+    if gang.started and workload is not None:
+        kept = {one.name: one.topology_request for one in workload.spec.pod_sets}
+        for podset in podsets:
+            found = kept.get(podset["name"]) if podset["name"] in gang.links else None
+            if found is not None and "topologyRequest" not in podset:
+                podset["topologyRequest"] = without_empty(msgspec.to_builtins(found))
+    if not gang.topology:
+        return podsets
+    asking = manifest
+    for one in kind.templates(manifest):
+        if one.podset in gang.topology:
+            path = one.pointer.split("/")[1:]
+            asking = _with_annotations(asking, path, gang.topology[one.podset])
+    requests = {one["name"]: one.get("topologyRequest") for one in kind.podsets(asking)}
+    for podset in podsets:
+        if podset["name"] in gang.topology:
+            podset["topologyRequest"] = requests[podset["name"]]
+    return podsets
+
+
+def _with_annotations(item: Any, path: Sequence[str], annotations: Mapping[str, str]) -> Any:
+    """A copy of a manifest in which the template at this path has these annotations, too."""
+    if not path:
+        return with_entries(item, "metadata", "annotations", annotations)
+    if isinstance(item, list):
+        index = int(path[0])
+        inner = _with_annotations(item[index], path[1:], annotations)
+        return [*item[:index], inner, *item[index + 1 :]]
+    return {**item, path[0]: _with_annotations(item[path[0]], path[1:], annotations)}
 
 
 def workload_name_of(job: JobLike) -> str:
@@ -301,8 +375,11 @@ def _skip_needless_restore(
     operations = list(action.operations)
     if workload is not None:
         operations += kind_of(job).restore_count_ops(job, workload)
-    if names.WORKLOAD_ANNOTATION in job.metadata.annotations:
-        operations.append({"op": "remove", "path": _WORKLOAD_ANNOTATION_PATH})
+    operations += [
+        {"op": "remove", "path": "/metadata/annotations" + pointer(key)}
+        for key in _START_ANNOTATIONS
+        if key in job.metadata.annotations
+    ]
     return StopAction(StopPhase.RESTORE if operations else StopPhase.DONE, operations)
 
 
@@ -328,11 +405,20 @@ class FlavorMissingError(Exception):
 
 
 def podset_infos_of(
-    workload: Workload, flavors: Mapping[str, ResourceFlavor], templates: Sequence[PodTemplate]
+    workload: Workload,
+    flavors: Mapping[str, ResourceFlavor],
+    templates: Sequence[PodTemplate],
+    links: Mapping[str, str] = NO_GANG.links,
 ) -> dict[str, PodSetInfo] | StartConflict:
     """The result of an admission for each PodSet, or what conflicts in a template.
 
     That is what the assigned flavors and the admission checks add (KEP-993).
+
+    Args:
+        workload: with its admission.
+        flavors: by name.
+        templates: of the job.
+        links: by PodSet, the name of the Workload of gangs of its pods.
 
     Raises:
         FlavorMissingError: an assigned flavor does not exist.
@@ -349,7 +435,10 @@ def podset_infos_of(
             return labels
         tolerations = [item for flavor in assigned for item in flavor.spec.tolerations]
         tas = assignment.topology_assignment is not None
-        podset_infos[assignment.name] = PodSetInfo(assignment.name, tas, labels, tolerations)
+        gang = links.get(assignment.name, "")
+        podset_infos[assignment.name] = PodSetInfo(
+            assignment.name, tas, labels, tolerations, gang=gang
+        )
     return _with_check_updates(workload, podset_infos, paths)
 
 
@@ -474,7 +563,9 @@ def _has_lost_flavor(
     )
 
 
-def _has_lost_injection(templates: Sequence[PodTemplate], workload: Workload) -> bool:
+def _has_lost_injection(
+    templates: Sequence[PodTemplate], workload: Workload, links: Mapping[str, str]
+) -> bool:
     """Whether a template lost a label, annotation or gate of its start.
 
     Applying a manifest again replaces the worker groups of a RayCluster as a whole. Pods
@@ -485,10 +576,14 @@ def _has_lost_injection(templates: Sequence[PodTemplate], workload: Workload) ->
         gates = [names.TOPOLOGY_GATE] if with_topology.get(pod_template.podset) else []
         if workload.elastic and pod_template.podset in with_topology:
             gates.append(names.ELASTIC_GATE)
+        link = links.get(pod_template.podset)
+        if link is not None:
+            gates.append(names.GANG_GATE)
         if not gates:
             continue
         have, annotations = gates_of(pod_template.template), annotations_of(pod_template.template)
         injected = annotations.get(names.WORKLOAD_ANNOTATION) == workload.metadata.name
+        injected &= link in (None, annotations.get(names.GANG_LINK_ANNOTATION))
         if not injected or any(gate not in have for gate in gates):
             return True
     return False

@@ -56,7 +56,7 @@ def shape_of(info: WorkloadInfo, *, by_usage: bool = False) -> Hashable:
         info: a pending Workload.
         by_usage: usage orders the LocalQueues of its ClusterQueue, so the shapes of each are apart.
     """
-    if info.parent or info.reclaimable:
+    if info.parent or info.reclaimable or info.hold:
         return info.key
     shape = (info.priority, info.priority_class, info.shape)
     return (info.queue, info.pending_reason in STICKY, shape) if by_usage else shape
@@ -108,6 +108,8 @@ class Eligibility:
         if problem:
             # A Workload that only its owner can fix must not block the queue.
             return requeue(info, Inadmissible(PendingReason.MISCONFIGURED, problem))
+        if info.hold:
+            return requeue(info, Inadmissible(PendingReason.GANG_NOT_READY, info.hold))
         invalid = self._invalid_request(info, Offer(offered, self._snapshot.flavors))
         if not invalid:
             return Eligible(info, offered, family)

@@ -45,6 +45,7 @@ REQUEUED_IMMEDIATELY: Final = frozenset(
         EvictionReason.JOB_SUSPENDED,
         EvictionReason.JOB_CHANGED,
         EvictionReason.PODS_BEYOND_ADMISSION,
+        EvictionReason.GANG_MEMBER_LOST,
     }
 )
 _REQUEUED_REASONS: Final[Mapping[str, RequeuedReason]] = {
@@ -259,6 +260,8 @@ def backoff_reason(requeue_at: str, eviction: str = "") -> tuple[str, str]:
     cause = "not all of its pods were ready in time"
     if eviction == EvictionReason.ADMISSION_CHECK:
         cause = "an admission check must be tried again"
+    elif eviction == EvictionReason.GANG_TIMEOUT:
+        cause = "not all pods of a gang were bound in time"
     return PendingReason.PENDING_EVALUATION, f"{cause}: queued again at {requeue_at}"
 
 

@@ -86,6 +86,7 @@ class WorkloadInfo:
         execution_time_s: seconds that one admission may last; inf without a maximum.
         was_preempted: an earlier admission ended with a preemption.
         nesting: its annotation about domains that PodSets share, "" without one.
+        hold: why its gangs do not allow an admission; "" if they do.
     """
 
     key: str
@@ -132,6 +133,7 @@ class WorkloadInfo:
     execution_time_s: float = inf
     was_preempted: bool = False
     nesting: str = ""
+    hold: str = ""
 
     @property
     def grace_period_s(self) -> int:
@@ -160,7 +162,8 @@ class WorkloadInfo:
     @property
     def pending_inputs(self) -> tuple[object, ...]:
         """The fields that decide about the Workload itself while it is pending."""
-        return (*self.scheduling_inputs, self.owner_uid, self.evicted_reason, self.reclaimable)
+        who = (self.owner_uid, self.evicted_reason, self.reclaimable, self.hold)
+        return (*self.scheduling_inputs, *who)
 
     @property
     def preemption_inputs(self) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from typing import Final, NewType
 import msgspec
 
 from rackgate.api import names
+from rackgate.gang.link import link_of
 from rackgate.jobframework.managed import podset_of_pod
 from rackgate.jobframework.registry import has_child_jobs
 from rackgate.wire.core import Condition, Meta, MetadataOnly, SchedulingGate, View
@@ -24,7 +25,13 @@ WorkloadKey = NewType("WorkloadKey", str)
 # Bits of `GatedPod.gates`.
 TOPOLOGY: Final = 1
 ELASTIC: Final = 2
-GATES: Final = {names.TOPOLOGY_GATE: TOPOLOGY, names.ELASTIC_GATE: ELASTIC}
+GANG: Final = 4
+GATES: Final = {
+    names.TOPOLOGY_GATE: TOPOLOGY,
+    names.ELASTIC_GATE: ELASTIC,
+    names.GANG_GATE: GANG,
+}
+_GATES_WITHOUT_GANGS: Final = {name: bit for name, bit in GATES.items() if bit != GANG}
 
 _MAX_INDEX_DIGITS = 9  # an index is an int32; longer digit strings are not an index
 _INVALID_OFFSET = -1
@@ -94,6 +101,41 @@ class GatedPod(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+class GangPod(GatedPod, frozen=True, gc=False, kw_only=True):
+    """A pod that names a Workload of gangs, or has the gate of gangs. Others have no such fields.
+
+    Attributes:
+        link: name of the Workload of gangs; empty if it names none.
+        run: id of the run under which it was released; empty if it was not.
+        labels: all of them: selectors of groups may read any.
+        foreign_gates: names of gates of other owners.
+        succeeded: phase Succeeded.
+    """
+
+    link: str
+    run: str = ""
+    labels: dict[str, str] = {}
+    foreign_gates: tuple[str, ...] = ()
+    succeeded: bool = False
+
+    @property
+    def link_key(self) -> str:
+        """`namespace/name` of the Workload of gangs."""
+        return f"{self.namespace}/{self.link}"
+
+    def is_equal_except_version(self, other: GatedPod) -> bool:
+        """Whether all fields that planning reads are equal."""
+        return (
+            isinstance(other, GangPod)
+            and GatedPod.is_equal_except_version(self, other)
+            and self.link == other.link
+            and self.run == other.run
+            and self.labels == other.labels
+            and self.foreign_gates == other.foreign_gates
+            and self.succeeded == other.succeeded
+        )
+
+
 class GatedPodSet(msgspec.Struct, frozen=True, gc=False):
     """What was admitted for one PodSet, and how its pods are numbered.
 
@@ -102,6 +144,7 @@ class GatedPodSet(msgspec.Struct, frozen=True, gc=False):
         assignment: JSON of `topologyAssignment`, None without one.
         requested: the PodSet carries a topologyRequest.
         reclaimable: admitted pods that have succeeded since, and whose quota is released.
+        succeeded: pods that have succeeded and are not needed again, in this run or an earlier one.
     """
 
     name: str
@@ -113,6 +156,7 @@ class GatedPodSet(msgspec.Struct, frozen=True, gc=False):
     sub_group_count: int | None = None
     group_name: str | None = None
     reclaimable: int = 0
+    succeeded: int = 0
 
 
 class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
@@ -155,6 +199,7 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
             self.uid == other.uid
             and self.owner_uid == other.owner_uid
             and self.admitted == other.admitted
+            and self.admitted_at == other.admitted_at
             and self.unhealthy == other.unhealthy
             and self.podsets == other.podsets
             and self.merged == other.merged
@@ -263,8 +308,12 @@ def decode_metadata(data: bytes | msgspec.Raw) -> Meta:
     return _decode_object(data).metadata
 
 
-def decode_pod(data: bytes | msgspec.Raw) -> GatedPod:
+def decode_pod(data: bytes | msgspec.Raw, *, gangs: bool = False) -> GatedPod:
     """Decode a pod's JSON.
+
+    Args:
+        data: the object.
+        gangs: gangs are enabled. If not, their gate counts as one of another owner.
 
     Raises:
         msgspec.MsgspecError: the JSON is not a pod.
@@ -273,14 +322,15 @@ def decode_pod(data: bytes | msgspec.Raw) -> GatedPod:
     view = _decode_pod(data)
     meta = view.metadata
     gates, owner_uid = 0, ""
+    ours = GATES if gangs else _GATES_WITHOUT_GANGS
     for gate in view.spec.scheduling_gates:
-        gates |= GATES.get(gate.name, 0)
+        gates |= ours.get(gate.name, 0)
     for owner in meta.owner_references:
         if owner.controller:
             owner_uid = intern(owner.uid)
             break
     workload, podset = podset_of_pod(meta.annotations, meta.labels) or ("", "")
-    return GatedPod(
+    pod = GatedPod(
         namespace=intern(meta.namespace),
         name=meta.name,
         uid=PodUid(meta.uid),
@@ -304,6 +354,22 @@ def decode_pod(data: bytes | msgspec.Raw) -> GatedPod:
         terms=_required_terms_json(view.spec.affinity)
         if gates and view.spec.affinity is not None
         else "",
+    )
+    if gangs and (gates & GANG or names.GANG_LINK_ANNOTATION in meta.annotations):
+        return _gang_pod(pod, view)
+    return pod
+
+
+def _gang_pod(pod: GatedPod, view: _PodView) -> GangPod:
+    meta = view.metadata
+    foreign = {intern(one.name) for one in view.spec.scheduling_gates if one.name not in GATES}
+    return GangPod(
+        *msgspec.structs.astuple(pod),
+        link=intern(link_of(meta.annotations)),
+        run=intern(meta.annotations.get(names.GANG_RUN_ANNOTATION, "")),
+        labels={intern(key): intern(value) for key, value in meta.labels.items()},
+        foreign_gates=tuple(sorted(foreign)),
+        succeeded=view.status.phase == "Succeeded",
     )
 
 
@@ -379,6 +445,7 @@ def _gated_podset(
     # Copied, because a Raw keeps the whole page or watch line in memory.
     raw = bytes(assigned.topology_assignment)
     request = podset.topology_request or PodSetTopologyRequest()
+    succeeded = reclaimable
     if assigned.count is not None and podset.count is not None:
         # Pods that had succeeded before were not admitted again.
         remaining = max(0, podset.count - reclaimable)
@@ -394,6 +461,7 @@ def _gated_podset(
         sub_group_count=request.sub_group_count,
         group_name=request.pod_set_group_name or None,
         reclaimable=reclaimable,
+        succeeded=succeeded,
     )
 
 

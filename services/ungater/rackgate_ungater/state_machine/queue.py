@@ -6,6 +6,9 @@ there is capacity for at least one. So most jobs do not wait: their last pod clo
 Workload that was reconciled less than a window ago waits for the rest of the window. So it is
 reconciled at most once per window and once more, regardless of how often pods change or fail.
 
+A gang does not wait for the window. The event that completes it makes its Workload due at once, so
+once for each gang and admission.
+
 Times are seconds of a monotonic clock and come in as arguments. `DelayQueue` takes O(log n) per
 entry; `missing_pods` counts the pods of one Workload, at most once per missing pod.
 """
@@ -17,6 +20,7 @@ from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
+from rackgate_ungater.state_machine.gangs import progress
 from rackgate_ungater.state_machine.gated_objects import PodUid
 from rackgate_ungater.state_machine.records import PodSetState, WorkloadState
 from rackgate_ungater.state_machine.ungating_plan import PodSetAdmission
@@ -76,6 +80,10 @@ class BatchTimer(Generic[K]):
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
         self._reconciled_at: dict[K, float] = {}
+        # For Workloads with gangs: the admission, the gangs that were complete at the last count,
+        # and the events before another one can be; 0 if no gang is missing pods.
+        self._gangs: dict[K, tuple[str | None, int, int]] = {}
+        self._complete_at: dict[K, float] = {}
         # Pods that were missing at the last count. Before so many more arrive, another count would
         # still find some missing.
         self._missing_pods: dict[K, int] = {}
@@ -98,6 +106,10 @@ class BatchTimer(Generic[K]):
             now: monotonic seconds.
             one_pod: the event was about one pod, so at most one pod arrived.
         """
+        if workload_state.gangs is not None and self._completes_gang(
+            key, workload_state, owners, now, one_pod=one_pod
+        ):
+            return 0.0
         open_at = self._reconciled_at.get(key, float("-inf")) + self._window_s
         if now < open_at:
             return open_at - now
@@ -111,6 +123,34 @@ class BatchTimer(Generic[K]):
             return 0.0
         self._missing_pods[key] = left
         return self._window_s
+
+    def _completes_gang(
+        self,
+        key: K,
+        workload_state: WorkloadState,
+        owners: ChildJobOwners,
+        now: float,
+        *,
+        one_pod: bool,
+    ) -> bool:
+        """Whether a gang became complete since the last count in this admission."""
+        workload = workload_state.workload
+        admitted_at = workload.admitted_at if workload is not None else None
+        known_at, known, left = self._gangs.get(key, ("", 0, 1))
+        if known_at != admitted_at:
+            known, left = 0, 1
+        if one_pod and left != 1:
+            self._gangs[key] = admitted_at, known, max(0, left - 1)
+            return False
+        complete, left = progress(workload_state, owners)
+        self._gangs[key] = admitted_at, complete, left
+        if complete > known:
+            self._complete_at[key] = now
+        return complete > known
+
+    def complete_at(self, key: K) -> float | None:
+        """When the last gang of a Workload became complete; None if that was not seen."""
+        return self._complete_at.get(key)
 
     def reconcile_started(self, key: K, now: float) -> None:
         """Record that a reconciliation starts: the batch is closed."""
@@ -126,6 +166,8 @@ class BatchTimer(Generic[K]):
         """Remove a deleted Workload."""
         self._reconciled_at.pop(key, None)
         self._missing_pods.pop(key, None)
+        self._gangs.pop(key, None)
+        self._complete_at.pop(key, None)
 
 
 def missing_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> int:
@@ -141,9 +183,9 @@ def missing_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> int:
     admissions = dict(workload_state.admissions())
     missing_count, ready, counted = 0, False, 0
     for podset in workload.podsets:
-        if not workload.elastic and podset.assignment is None:
-            continue  # its pods are not gated
         state, admission = workload_state.podsets.get(podset.name), admissions.get(podset.name)
+        if admission is None and not workload.elastic and podset.assignment is None:
+            continue  # its pods are not gated
         if state is None:
             unseen = 1 if podset.count is None else podset.count - podset.reclaimable
             missing_count += max(0, unseen)
@@ -152,9 +194,9 @@ def missing_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> int:
         elif isinstance(admission, PodSetAdmission):
             found = _missing_of_podset(state, admission, workload_state, owners)
             missing_count += max(0, found)
-            ungated = len(state.pods) - state.gated
+            ungated = state.live - state.gated
             ready = ready or (found <= 0 < state.gated and ungated < admission.max_ungated)
-            counted += len(state.pods)
+            counted += state.live
     if missing_count or ready:
         return missing_count
     return max(1, counted)
@@ -167,7 +209,7 @@ def _missing_of_podset(
     owners: ChildJobOwners,
 ) -> int:
     """Pods of a PodSet that could be ungated but do not exist; 0 or less if none."""
-    raw = admission.max_ungated - len(state.pods)
+    raw = admission.max_ungated - state.live
     if raw > 0 or workload_state.workload is None:
         return raw  # true even if it counts pods of other owners
     found = admission.max_ungated
@@ -175,7 +217,7 @@ def _missing_of_podset(
         workload_state.workload, state.pods.values(), assignment=admission.assignment
     )
     for pod in pods:
-        found -= not (pod.gates & admission.gates and pod.terminating)
+        found -= not (pod.terminal or (pod.gates & admission.holding and pod.terminating))
     return found
 
 
@@ -214,7 +256,7 @@ class Backlog:
         for name, admission in workload_state.admissions():
             if isinstance(admission, PodSetAdmission):
                 podset = workload_state.podsets[name]
-                free = max(0, admission.max_ungated - len(podset.pods) + podset.gated)
+                free = max(0, admission.max_ungated - podset.live + podset.gated)
                 gated = sorted(_gated(podset), key=lambda uid: (uid not in self.since, uid))
                 yield from gated[:free]
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from rackgate.topology.assignment import Domain, TopologyAssignment, decode
+from rackgate_ungater.state_machine.gang_workloads import GangWorkload
 from rackgate_ungater.state_machine.gated_objects import (
     TOPOLOGY,
+    GangPod,
     GatedPod,
     GatedWorkload,
     PodUid,
@@ -93,8 +95,10 @@ class PodSetState:
     """Pods that name one PodSet, regardless of their owner.
 
     Attributes:
-        pods: neither ended nor gone, by UID.
+        pods: neither ended nor gone, by UID; pods of gangs also after they succeeded.
         gated: how many of them have the gate.
+        in_gangs: how many of them are pods of gangs.
+        succeeded: how many of them have succeeded.
         expected: UIDs with an open expectation.
         rejected: UIDs whose last request was rejected.
         deletion_seen_at: ungated pods that are being deleted, and the monotonic time at which that
@@ -103,6 +107,8 @@ class PodSetState:
 
     pods: dict[PodUid, GatedPod] = field(default_factory=dict)
     gated: int = 0
+    in_gangs: int = 0
+    succeeded: int = 0
     expected: set[PodUid] = field(default_factory=set)
     rejected: dict[PodUid, Rejection] = field(default_factory=dict)
     deletion_seen_at: dict[PodUid, float] = field(default_factory=dict)
@@ -112,9 +118,34 @@ class PodSetState:
         """Whether nothing would be lost by forgetting it."""
         return not self.pods and not self.expected
 
+    @property
+    def live(self) -> int:
+        """Pods that have not ended."""
+        return len(self.pods) - self.succeeded
+
+    def count(self, pod: GatedPod, number: int) -> None:
+        """Add a pod to the counts (1), or remove it (-1)."""
+        self.gated += number * (pod.gates != 0)
+        if isinstance(pod, GangPod):
+            self.in_gangs += number
+            self.succeeded += number * pod.terminal
+
     def deletion_overdue_at(self, uid: PodUid, timeouts: Timeouts) -> float:
         """The monotonic time at which a deletion becomes overdue."""
         return self.deletion_seen_at[uid] + self.pods[uid].grace_s + timeouts.deletion_overdue_s
+
+
+@dataclass(slots=True)
+class LinkedGangs:
+    """The Workloads of gangs that the pods of one Workload name.
+
+    Attributes:
+        pods: how many pods name each of them, by its name.
+        workloads: those of them that exist, by name.
+    """
+
+    pods: dict[str, int] = field(default_factory=dict)
+    workloads: dict[str, GangWorkload] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -124,6 +155,7 @@ class WorkloadState:
     Attributes:
         workload: the Workload, None if only pods or slices name it.
         slices: of an elastic Workload of this name, by UID, without merged ones.
+        gangs: if some of its pods belong to gangs.
         version: incremented by every change that can affect a plan.
         admission_version: incremented by every change of what is admitted.
     """
@@ -131,6 +163,7 @@ class WorkloadState:
     workload: GatedWorkload | None = None
     podsets: dict[str, PodSetState] = field(default_factory=dict)
     slices: dict[str, GatedWorkload] = field(default_factory=dict)
+    gangs: LinkedGangs | None = None
     version: int = 0
     admission_version: int = 0
     _admissions: dict[str, PodSetAdmission | str] = field(default_factory=dict)
@@ -160,6 +193,35 @@ class WorkloadState:
             name for name, (data, _) in self._decoded_assignments.items() if raw.get(name) != data
         ]:
             del self._decoded_assignments[name]
+
+    def add_link(self, link: str, workload: GangWorkload | None) -> None:
+        """Count a pod that names a Workload of gangs, which is None if it is not known."""
+        if self.gangs is None:
+            self.gangs = LinkedGangs()
+        self.gangs.pods[link] = self.gangs.pods.get(link, 0) + 1
+        self.set_gang_workload(link, workload)
+
+    def remove_link(self, link: str) -> bool:
+        """Remove a pod from that count; returns whether it was the last one."""
+        if self.gangs is None:
+            return False
+        self.gangs.pods[link] -= 1
+        if self.gangs.pods[link]:
+            return False
+        del self.gangs.pods[link]
+        self.gangs.workloads.pop(link, None)
+        if not self.gangs.pods:
+            self.gangs = None
+        return True
+
+    def set_gang_workload(self, link: str, workload: GangWorkload | None) -> None:
+        """Replace a Workload of gangs; None if it is not known."""
+        if self.gangs is None:
+            return
+        if workload is None:
+            self.gangs.workloads.pop(link, None)
+        else:
+            self.gangs.workloads[link] = workload
 
     def set_slice(self, workload: GatedWorkload) -> None:
         """Replace a slice."""
@@ -196,7 +258,10 @@ class WorkloadState:
         if workload is None or not workload.admitted or not workload.owner_uid:
             return
         for podset in workload.podsets:
-            if podset.name in self.podsets and (workload.elastic or podset.assignment is not None):
+            state = self.podsets.get(podset.name)
+            if state is not None and (
+                workload.elastic or podset.assignment is not None or state.in_gangs
+            ):
                 if podset.name not in self._admissions:
                     slices = self.admitted_slices() if workload.elastic else ()
                     self._admissions[podset.name] = podset_admission(
@@ -220,6 +285,7 @@ class WorkloadState:
                     owner is not None
                     and self.workload is not None
                     and self.workload.uid == owner.uid
+                    and self.workload.admitted_at == owner.admitted_at
                 )
                 still_admitted = same and admits_at_least(dict(self.admissions()), planned)
             return still_admitted

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
+import msgspec
+
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
 from rackgate_ungater.state_machine.events import (
     Event,
@@ -28,7 +30,10 @@ from rackgate_ungater.state_machine.events import (
     WorkloadGone,
     WorkloadSeen,
 )
+from rackgate_ungater.state_machine.gang_workloads import GangWorkload
+from rackgate_ungater.state_machine.gangs import GangDecision, decide, gang_pods
 from rackgate_ungater.state_machine.gated_objects import (
+    GangPod,
     GatedPod,
     GatedWorkload,
     PodUid,
@@ -65,6 +70,7 @@ class Proposal:
             awaits an expectation.
         reports: Events for users.
         awaiting_expectations: pods that stay gated only because earlier writes are not seen yet.
+        gangs: which gangs start now, and which pods wait for theirs; None without gangs.
         version: state of the Workload that this is based on.
     """
 
@@ -73,7 +79,15 @@ class Proposal:
     ungates: list[Ungate] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     awaiting_expectations: int = 0
+    gangs: GangDecision | None = None
     version: int = 0
+
+
+def _first_membership(pod: GangPod, old: GatedPod | None) -> GangPod:
+    """The pod with the link and the labels with which it was first seen: it never moves."""
+    if not isinstance(old, GangPod) or (pod.link == old.link and pod.labels == old.labels):
+        return pod
+    return msgspec.structs.replace(pod, link=old.link, labels=old.labels)
 
 
 class StateMachine:
@@ -83,7 +97,7 @@ class StateMachine:
         timeouts: waiting times.
 
     Attributes:
-        pods: pods that have not ended, by UID.
+        pods: pods that have not ended, by UID; pods of gangs also after they succeeded.
         workload_states: Workloads and the pods that name them.
         expectations: open requests by pod UID.
         owners: the existing child Jobs.
@@ -98,6 +112,8 @@ class StateMachine:
         self._deleted = Tombstones()
         self._parent_by_slice: dict[str, WorkloadKey] = {}  # by UID of a slice
         self._workload_by_jobset: dict[str, WorkloadKey] = {}  # by UID of a JobSet
+        self._gang_workloads: dict[str, GangWorkload] = {}  # by key
+        self._workloads_by_link: dict[str, set[WorkloadKey]] = {}  # by key of a gang Workload
 
     def handle(self, event: Event) -> WorkloadKey | None:
         """Update the state; returns the Workload to reconcile now, if any."""
@@ -125,6 +141,24 @@ class StateMachine:
                 return self._ungate_failed(event)
             case _:
                 assert_never(event)
+
+    def set_gang_workload(self, key: str, workload: GangWorkload | None) -> list[WorkloadKey]:
+        """Record a Workload of gangs, or that it is gone; returns the Workloads to reconcile now.
+
+        Pods of several Workloads may name it.
+        """
+        known = self._gang_workloads.pop(key, None)
+        if workload is not None:
+            self._gang_workloads[key] = workload
+        changed = known is None or workload is None or not known.has_same_gangs(workload)
+        found = []
+        for user in self._workloads_by_link.get(key, ()):
+            workload_state = self.workload_states[user]
+            workload_state.set_gang_workload(key.partition("/")[2], workload)
+            workload_state.version += changed
+            if changed and workload_state.may_ungate:
+                found.append(user)
+        return found
 
     def workload(self, key: WorkloadKey) -> GatedWorkload | None:
         """The Workload of a name, None while it is not known."""
@@ -160,6 +194,10 @@ class StateMachine:
                 proposal.reports.append(report)
             else:
                 self._plan_podset(workload_state.workload, podset, admission, proposal, now)
+        if workload_state.gangs is not None and workload_state.may_ungate:
+            members = gang_pods(workload_state, self.owners)
+            proposal.gangs = decide(workload_state, members, proposal.ungates)
+            proposal.ungates = proposal.gangs.ungates
         return proposal
 
     def _add_due_reads(self, podset: PodSetState, proposal: Proposal, now: float) -> bool:
@@ -236,8 +274,10 @@ class StateMachine:
             workload_state.workload is None
             or live.workload is None
             or live.workload.uid != workload_state.workload.uid
+            or live.workload.admitted_at != workload_state.workload.admitted_at
         ):
-            return False  # recreated: it may belong to a shard of another replica
+            # Recreated: it may belong to a shard of another replica. Or admitted again.
+            return False
         return admits_at_least(dict(live.admissions()), dict(workload_state.admissions()))
 
     def expect_ungates(self, ungates: list[Ungate], now: float) -> None:
@@ -315,7 +355,9 @@ class StateMachine:
         old = self.pods.get(obj.uid)
         if old is not None and obj.version and obj.version <= old.version:
             obj = old  # the watch lags behind a live read
-        if obj.terminal:
+        if isinstance(obj, GangPod):
+            obj = _first_membership(obj, old)
+        if obj.terminal and not (isinstance(obj, GangPod) and obj.succeeded and not obj.gates):
             return self._pod_gone(obj.uid, obj.version)
         if obj is not old:
             self._store_pod(old, obj)
@@ -331,8 +373,27 @@ class StateMachine:
         workload_state = self.workload_states.setdefault(obj.workload_key, WorkloadState())
         podset = workload_state.podsets.setdefault(obj.podset, PodSetState())
         podset.pods[obj.uid] = obj
-        podset.gated += (obj.gates != 0) - (old is not None and old.gates != 0)
+        if isinstance(obj, GangPod) or isinstance(old, GangPod):
+            if old is not None:
+                podset.count(old, -1)
+            podset.count(obj, 1)
+            self._link(workload_state, obj, old)
+        else:
+            podset.gated += (obj.gates != 0) - (old is not None and old.gates != 0)
         workload_state.version += 1
+
+    def _link(
+        self, workload_state: WorkloadState, new: GatedPod | None, old: GatedPod | None
+    ) -> None:
+        """Count the pods that name each Workload of gangs, after a pod changed or is gone."""
+        if isinstance(new, GangPod):
+            workload_state.add_link(new.link, self._gang_workloads.get(new.link_key))
+            self._workloads_by_link.setdefault(new.link_key, set()).add(new.workload_key)
+        if isinstance(old, GangPod) and workload_state.remove_link(old.link):
+            users = self._workloads_by_link[old.link_key]
+            users.discard(old.workload_key)
+            if not users:
+                del self._workloads_by_link[old.link_key]
 
     def _workload_to_reconcile(self, old: GatedPod | None, obj: GatedPod) -> WorkloadKey | None:
         """Return the Workload if it has a new gated pod or new free capacity."""
@@ -378,7 +439,8 @@ class StateMachine:
         del podset.pods[obj.uid]
         podset.rejected.pop(obj.uid, None)
         podset.deletion_seen_at.pop(obj.uid, None)
-        podset.gated -= obj.gated
+        podset.count(obj, -1)
+        self._link(workload_state, None, obj)
         workload_state.version += 1
         if podset.is_empty:
             del workload_state.podsets[obj.podset]

@@ -17,9 +17,10 @@ count of the parent includes it.
 Invariants: a domain never gets more pods than its count, a PodSet never more than its admitted
 count. Equal input gives equal plans. Time is O(p log p + d) for p pods and d domains.
 
-Pods of elastic jobs have up to two gates, and one write removes both. A pod that already lost one
-of them comes first. Elastic jobs may have more gated pods than were admitted: these are released
-when slices are admitted. Without topology there is a single domain without levels.
+Pods of elastic jobs and of gangs have several gates, and one write removes all. In elastic jobs a
+pod that already lost one of them comes first. Elastic jobs may have more gated pods than were
+admitted: these are released when slices are admitted. Without topology there is a single domain
+without levels. Whether a gang may start at all is decided later, about all PodSets (`gangs.py`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from rackgate.api.names import slice_ordinal
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate_ungater.state_machine.gated_objects import (
     ELASTIC,
+    GANG,
     TOPOLOGY,
     GatedPod,
     GatedPodSet,
@@ -57,7 +59,7 @@ class PodSetAdmission:
         assignment: domains in rank order, with their counts.
         ranks: where pods have their rank; None for greedy filling.
         unhealthy: hosts to be replaced: no pod is sent there (U3).
-        gates: gates of its pods, as bits; all are removed together.
+        gates: gates of its pods besides that of gangs, as bits; all are removed together.
         read_error: why a slice could not be included; empty if all were.
         reclaimable: admitted pods that have succeeded since; they reduce the limit.
     """
@@ -88,6 +90,11 @@ class PodSetAdmission:
         """Maximum number of live ungated pods."""
         admitted = min(self.count, self._cumulative_counts[-1] if self._cumulative_counts else 0)
         return max(0, admitted - self.reclaimable)
+
+    @property
+    def holding(self) -> int:
+        """Gates of which each one keeps a pod gated, as bits."""
+        return self.gates | GANG
 
     @property
     def elastic(self) -> bool:
@@ -127,12 +134,14 @@ class Ungate:
         levels: node label keys; none if only the number was admitted.
         domain: one value per level.
         gates: to remove, as bits.
+        run: of a pod of a gang: the run that it is released under.
     """
 
     pod: GatedPod
     levels: tuple[str, ...]
     domain: Domain
     gates: int = TOPOLOGY
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +208,8 @@ class _FreeCapacity:
         self.free[domain_index] -= 1
         assignment = self.admission.assignment
         domain = assignment.domains[domain_index][0]
-        self.ungates.append(Ungate(pod, assignment.levels, domain, self.admission.gates))
+        gates = self.admission.gates | (pod.gates & GANG)
+        self.ungates.append(Ungate(pod, assignment.levels, domain, gates))
         return True
 
 
@@ -226,7 +236,7 @@ def plan_ungating(
         live ungated pods in total. Equal input gives equal plans, whatever the order of `pods`.
     """
     live = [pod for pod in pods if not pod.terminal]
-    gates = admission.gates
+    gates = admission.holding
     capacity = _FreeCapacity(
         admission, (pod for pod in live if not pod.gates & gates), overdue_deletions
     )
@@ -251,7 +261,7 @@ def plan_ungating(
             capacity.assign(pod, domain_index)
     free = [p for p in gated if p.uid not in backing_off and not (pinned and p.uid in pinned)]
     ranks = _usable_ranks(admission, staying)
-    if isinstance(ranks, RankFault) and not admission.elastic:
+    if isinstance(ranks, RankFault) and not admission.elastic and admission.assignment.levels:
         report("RankOrderIgnored", f"{podset} is assigned without rank order: {ranks.message}")
     if ranks is None or isinstance(ranks, RankFault):
         conflicting = _fill_greedily(capacity, free)
@@ -286,7 +296,7 @@ def _usable_ranks(
     if not isinstance(ranks, dict):
         return ranks
     for pod in staying:
-        if pod.gates & admission.gates:
+        if pod.gates & admission.holding:
             continue
         domain_index = admission.domain_index_of_rank(ranks[pod.uid])
         if domain_index is None or domain_index != admission.domain_index_of_pod(pod):
@@ -398,7 +408,8 @@ def podset_admission(
 
     Args:
         workload: an admitted Workload.
-        podset: one of its PodSets; with an assignment, unless the Workload is elastic.
+        podset: one of its PodSets; with an assignment, unless the Workload is elastic or the pods
+            belong to gangs.
         slices: admitted slices of this Workload that are not merged.
         decode: assignments from JSON.
     """
@@ -421,6 +432,7 @@ def podset_admission(
         assignment=own_assignment or _without_topology(count),
         ranks=rank_source(podset, workload.podsets),
         unhealthy=workload.unhealthy,
+        gates=GANG if own_assignment is None else TOPOLOGY,
         reclaimable=podset.reclaimable,
     )
 

@@ -11,16 +11,24 @@ import msgspec
 from rackgate.api.names import (
     COMPLETION_INDEX_LABEL,
     COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION,
+    CONTROLLER_UID_LABEL,
     ELASTIC_ANNOTATION,
     MIN_PARALLELISM_ANNOTATION,
 )
 from rackgate.api.resources import JOBS, Resource
 from rackgate.features import Features
 from rackgate.jobframework.errors import FieldError, shown
-from rackgate.jobframework.generic_job import GenericJob, JobOutcome, Manifest, TemplateEdits
+from rackgate.jobframework.generic_job import (
+    DefaultGang,
+    GenericJob,
+    JobOutcome,
+    Manifest,
+    TemplateEdits,
+)
 from rackgate.jobframework.injection import PodSetInfo, PodTemplate
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.podsets import (
+    GANG,
     PODSET,
     group_errors,
     has_topology,
@@ -58,6 +66,12 @@ def max_running_pods(spec: Mapping[str, Any]) -> int:
     parallelism = int_or_default(spec.get("parallelism"), default=1)
     completions = int_or_default(spec.get("completions"), default=parallelism)
     return max(0, min(parallelism, completions))
+
+
+def runs_all_at_once(spec: Mapping[str, Any]) -> bool:
+    """Whether all pods of a JobSpec run at the same time: it may have as many as it completes."""
+    parallelism = int_or_default(spec.get("parallelism"), default=1)
+    return parallelism == int_or_default(spec.get("completions"), default=parallelism)
 
 
 def count_indexes(text: str) -> int:
@@ -178,6 +192,32 @@ class BatchJob(GenericJob[Job]):
         """Not while pods of the template are still terminating."""
         status = dict(section(manifest, "status"))
         return is_inactive(msgspec.convert({"spec": {"suspend": True}, "status": status}, Job))
+
+    def default_gangs(self, manifest: Manifest) -> Sequence[DefaultGang]:
+        """All pods of an Indexed Job, if they run at the same time and their number is fixed."""
+        spec, annotations = section(manifest, "spec"), annotations_of(manifest)
+        count = max_running_pods(spec)
+        fixed = annotations.get(ELASTIC_ANNOTATION) != "true" and (
+            MIN_PARALLELISM_ANNOTATION not in annotations
+        )
+        indexed = spec.get("completionMode") == "Indexed"
+        if not (indexed and fixed and runs_all_at_once(spec) and count > 1):
+            return ()
+        return (DefaultGang(GANG, count),)
+
+    def deletes_itself(self, job: Job) -> bool:
+        """It has a time to live, or its CronJob keeps only the last ones."""
+        owner = job.metadata.controller
+        of_cron_job = (
+            owner is not None
+            and owner.kind == "CronJob"
+            and owner.api_version.partition("/")[0] == JOBS.group
+        )
+        return of_cron_job or job.spec.ttl_seconds_after_finished is not None
+
+    def pod_selector(self, job: Job) -> str:
+        """By the UID of the Job."""
+        return f"{CONTROLLER_UID_LABEL}={job.metadata.uid}"
 
     def is_inactive(self, job: Job, children: Sequence[Job]) -> bool:
         """Its suspension has taken effect."""

@@ -11,6 +11,7 @@ from rackgate.api import names
 from rackgate.api.resources import JOBSETS, Resource
 from rackgate.jobframework.errors import FieldError
 from rackgate.jobframework.generic_job import (
+    DefaultGang,
     GenericJob,
     JobOutcome,
     Manifest,
@@ -22,10 +23,12 @@ from rackgate.jobframework.job.batch_job import (
     TEMPLATE_POINTER,
     is_inactive,
     max_running_pods,
+    runs_all_at_once,
     stopping_pods,
 )
 from rackgate.jobframework.jobset.wire import JobSet, ReplicatedJobStatus
 from rackgate.jobframework.podsets import (
+    GANG,
     MAX_PODSETS,
     group_errors,
     name_errors,
@@ -57,6 +60,9 @@ _ENDS: Final = ("Completed", "Failed")
 _OWN: Final = "jobset.sigs.k8s.io"
 _COMPLETE: Final = "Complete"
 _ALWAYS_RESTARTS: Final = "RestartJobSetAndIgnoreMaxRestarts"
+_IN_ORDER: Final = "InOrder"
+# A value of the annotation: each replicatedJob is a gang of its own.
+_GANG_PER_REPLICATED_JOB: Final = "ReplicatedJob"
 
 
 class JobSetJob(GenericJob[JobSet]):
@@ -71,8 +77,13 @@ class JobSetJob(GenericJob[JobSet]):
     elastic_advice: ClassVar[str] = "a JobSet cannot be resized"
 
     def manifest(self, job: JobSet) -> Manifest:
-        """Its replicatedJobs."""
-        return {"spec": {"replicatedJobs": msgspec.json.decode(job.spec.replicated_jobs)}}
+        """Its replicatedJobs, whether they start in order, and its annotations."""
+        spec: dict[str, Any] = {"replicatedJobs": msgspec.json.decode(job.spec.replicated_jobs)}
+        if job.spec.startup_policy is not None:
+            spec["startupPolicy"] = {
+                "startupPolicyOrder": job.spec.startup_policy.startup_policy_order
+            }
+        return {"metadata": {"annotations": job.metadata.annotations}, "spec": spec}
 
     def templates(self, manifest: Manifest, *, elastic: bool = False) -> list[PodTemplate]:
         """One template for each replicatedJob; PodSets have the names of the replicatedJobs."""
@@ -136,6 +147,50 @@ class JobSetJob(GenericJob[JobSet]):
             for index, _, replicated in _replicated_jobs(manifest)
             for path in (f"spec.replicatedJobs[{index}]",)
         ]
+
+    def default_gangs(self, manifest: Manifest) -> Sequence[DefaultGang]:
+        """All pods, or those of each replicatedJob, if all of them run at the same time.
+
+        Not if replicatedJobs start one after the other: the first would wait for the others.
+        """
+        jobs = list(_replicated_jobs(manifest))
+        policy = section(section(manifest, "spec"), "startupPolicy", "spec")
+        specs = [_job_spec(replicated, index) for index, _, replicated in jobs]
+        # Indexed is JobSet's own default.
+        at_once = all(
+            (spec.get("completionMode") or "Indexed") == "Indexed" and runs_all_at_once(spec)
+            for spec in specs
+        )
+        ordered = policy.get("startupPolicyOrder") == _IN_ORDER or any(
+            _dependencies(replicated) for _, _, replicated in jobs
+        )
+        counts = self.counts(manifest)
+        total = sum(counts.values())
+        if ordered or not at_once or total <= 1:
+            return ()
+        if annotations_of(manifest).get(names.GANG_PER_ANNOTATION) != _GANG_PER_REPLICATED_JOB:
+            return (DefaultGang(GANG, total),)
+        key = names.REPLICATED_JOB_LABEL
+        return tuple(
+            DefaultGang(name, counts[name.lower()], {"key": key, "values": [name]})
+            for _, name, _ in jobs
+            if counts[name.lower()]
+        )
+
+    def pod_labels(self, manifest: Manifest) -> Mapping[str, Mapping[str, str]]:
+        """The replicatedJob."""
+        return {
+            name.lower(): {names.REPLICATED_JOB_LABEL: name}
+            for _, name, _ in _replicated_jobs(manifest)
+        }
+
+    def deletes_itself(self, job: JobSet) -> bool:
+        """It has a time to live."""
+        return job.spec.ttl_seconds_after_finished is not None
+
+    def pod_selector(self, job: JobSet) -> str:
+        """By the name of the JobSet."""
+        return f"{names.JOBSET_NAME_LABEL}={job.metadata.name}"
 
     def is_inactive(self, job: JobSet, children: Sequence[Job]) -> bool:
         """Every unfinished child Job is inactive, and none is being deleted."""
@@ -298,7 +353,9 @@ def _without_stale_injection(
     kept_labels, kept_annotations = labels_of(wanted), annotations_of(wanted)
     ours = (*RESERVED_LABELS, *(info.labels if info is not None else ()))
     labels = [key for key in ours if key not in kept_labels]
-    ours = (*RESERVED_ANNOTATIONS, *(info.annotations if info is not None else ()))
+    # The link to a Workload of gangs is its user's only if the JobSet has it, too.
+    injected = (*RESERVED_ANNOTATIONS, names.GANG_LINK_ANNOTATION)
+    ours = (*injected, *(info.annotations if info is not None else ()))
     annotations = [key for key in ours if key not in kept_annotations]
     kept_gates = gates_of(wanted)
     clean = without_entries(have, "metadata", "labels", labels)

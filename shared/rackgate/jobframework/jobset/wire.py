@@ -20,6 +20,12 @@ class FailurePolicy(View, frozen=True):
     rules: tuple[FailurePolicyRule, ...] | None = None
 
 
+class StartupPolicy(View, frozen=True):
+    """Whether replicatedJobs start one after the other."""
+
+    startup_policy_order: str = ""
+
+
 class JobSetSpec(View, frozen=True):
     """The part of a JobSetSpec that queueing reads.
 
@@ -29,6 +35,8 @@ class JobSetSpec(View, frozen=True):
     suspend: bool | None = None
     managed_by: str | None = None
     failure_policy: FailurePolicy | None = None
+    startup_policy: StartupPolicy | None = None
+    ttl_seconds_after_finished: int | None = None
     replicated_jobs: msgspec.Raw = msgspec.Raw(b"[]")
 
 

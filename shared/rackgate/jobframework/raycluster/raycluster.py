@@ -14,6 +14,8 @@ import msgspec
 
 from rackgate.api.names import (
     RAY_CLEANUP_TYPE,
+    RAY_CLUSTER_LABEL,
+    RAY_GROUP_LABEL,
     RAY_HOST_INDEX_LABEL,
     RAY_NODE_TYPE_LABEL,
     RAY_REPLICA_INDEX_LABEL,
@@ -209,6 +211,15 @@ class RayClusterJob(GenericJob[RayCluster]):
     def is_elastic(self, manifest: Manifest) -> bool:
         """Ray's autoscaler resizes the worker groups while the cluster runs (SLC-02)."""
         return section(manifest, "spec").get("enableInTreeAutoscaling") is True
+
+    def pod_labels(self, manifest: Manifest) -> Mapping[str, Mapping[str, str]]:
+        """The group of the pods."""
+        groups = {name.lower(): {RAY_GROUP_LABEL: name} for _, name, _ in _worker_groups(manifest)}
+        return {**groups, HEAD: {RAY_NODE_TYPE_LABEL: HEAD}}
+
+    def pod_selector(self, job: RayCluster) -> str:
+        """By the name of the RayCluster."""
+        return f"{RAY_CLUSTER_LABEL}={job.metadata.name}"
 
     def is_inactive(self, job: RayCluster, children: Sequence[Job]) -> bool:
         """It has no pods any more, or never had one.

@@ -1,0 +1,113 @@
+"""A Workload of gangs as the watch keeps it: small, and expanded once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from rackgate.gang.expand import expand, quote_off
+from rackgate.gang.levels import Object
+from rackgate.wire.core import Condition, Meta, View
+from rackgate.wire.depth import tolerant
+
+# The largest fields of a spec; gangs do not depend on them.
+_TEMPLATES: Final = ("template", "maxTemplate")
+_EMPTY: Final[Object] = expand({})
+
+
+@dataclass(frozen=True, slots=True)
+class GangWorkload:
+    """A Workload of gangs.
+
+    Attributes:
+        spec: as written, without templates.
+        canonical: the expanded spec.
+        readable: whether `canonical` is what was written. A definition of another version may have
+            accepted what cannot be read.
+        conditions: as last written.
+        summary: the rest of the status, as JSON.
+    """
+
+    metadata: Meta
+    spec: Object = field(default_factory=dict)
+    canonical: Object = field(default_factory=lambda: _EMPTY)
+    readable: bool = True
+    conditions: tuple[Condition, ...] = ()
+    summary: bytes = b"{}"
+
+    @property
+    def has_gangs(self) -> bool:
+        """Whether any of its pods start together."""
+        return any(min_count(group) for group in self.canonical["gangGroups"])
+
+
+@dataclass(frozen=True, slots=True)
+class PodSetPods:
+    """Pods of one PodSet, as far as gangs depend on them.
+
+    Attributes:
+        count: how many.
+        labels: those that all of them have. Pods may have more.
+        topology: topology annotations of their template.
+    """
+
+    name: str
+    count: int
+    labels: Mapping[str, str]
+    topology: Mapping[str, str] = field(default_factory=dict)
+
+
+def min_count(group: Object) -> int:
+    """Pods of a gang group that start together; 0 if it is no gang."""
+    return int(group.get("minCount") or 0) if group["gangMode"] == "Gang" else 0
+
+
+def without_templates(spec: Any) -> Any:
+    """The spec without its pod templates."""
+    if isinstance(spec, list):
+        return [without_templates(entry) for entry in spec]
+    if not isinstance(spec, Mapping):
+        return spec
+    return {key: without_templates(value) for key, value in spec.items() if key not in _TEMPLATES}
+
+
+class _Status(View, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+
+
+class _View(View, frozen=True):
+    metadata: Meta = Meta()
+    spec: dict[str, Any] = {}  # noqa: RUF012 - msgspec copies empty defaults
+    status: dict[str, Any] = {}  # noqa: RUF012 - msgspec copies empty defaults
+
+
+_decode = tolerant(msgspec.json.Decoder(_View).decode)
+
+
+def decode_gang_workload(raw: bytes | msgspec.Raw) -> GangWorkload:
+    """A Workload of gangs from its JSON.
+
+    Raises:
+        msgspec.DecodeError: it is not an object of this kind.
+    """
+    view = _decode(raw)
+    spec, readable = without_templates(quote_off(view.spec)), True
+    try:
+        canonical = expand(spec)
+        for group in canonical["gangGroups"]:
+            min_count(group)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        canonical, readable = dict(_EMPTY), False
+    status = dict(view.status)
+    conditions = msgspec.convert({"conditions": status.pop("conditions", None) or ()}, _Status)
+    return GangWorkload(
+        view.metadata, spec, canonical, readable, conditions.conditions, encode_summary(status)
+    )
+
+
+def encode_summary(status: Mapping[str, Any]) -> bytes:
+    """A status without its conditions, so that two can be compared."""
+    return msgspec.json.encode(status, order="deterministic")

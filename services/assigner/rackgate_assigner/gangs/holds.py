@@ -1,0 +1,126 @@
+"""Why a job may not be admitted because of its gangs. Pure.
+
+Its Workload of gangs must exist before its first pod, must be used by no other job at the same
+time, and must not ask for more pods than the job has. All of that is known before the admission, so
+no quota is held meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from rackgate.gang.levels import Object
+from rackgate.gang.lifecycle import GangChoice
+from rackgate.gang.membership import NAME_LABELS, Mismatch, part_of, replica_key
+from rackgate_assigner.gangs.gang_workload import GangWorkload, PodSetPods, min_count
+from rackgate_assigner.gangs.topology import NO_TOPOLOGY, GangTopology
+
+
+class HoldReason(StrEnum):
+    """Reasons of conditions of a Workload of gangs, and of Events."""
+
+    INVALID_TEMPLATE = "InvalidTemplate"
+    WORKLOAD_MISSING = "WorkloadMissing"
+    NAME_TAKEN = "WorkloadNameTaken"
+    UNREADABLE = "Unreadable"
+    SHARED = "SharedByTwoJobs"
+    UNSATISFIABLE = "Unsatisfiable"
+    TOPOLOGY = "TopologyRequestInvalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why a job is not admitted."""
+
+    reason: HoldReason
+    message: str
+
+
+REMOVE_LINK: Final = "remove the annotation from the pod template"
+
+
+def find_hold(
+    choice: GangChoice,
+    workload: GangWorkload | None,
+    podsets: Sequence[PodSetPods],
+    *,
+    job_uid: str,
+    holder: str,
+    topology: GangTopology = NO_TOPOLOGY,
+) -> Hold | None:
+    """Why a job is not admitted; None if its gangs allow it.
+
+    Args:
+        choice: its Workload of gangs.
+        workload: that object, None if it does not exist.
+        podsets: of the job.
+        job_uid: of the job.
+        holder: name of another job that uses the same Workload of gangs now; "" if none does.
+        topology: what it gets from the topology requests of its Workload of gangs.
+    """
+    if choice.problem:
+        return Hold(HoldReason.INVALID_TEMPLATE, choice.problem)
+    if not choice.name:
+        return None
+    name = f'Workload of gangs "{choice.name}"'
+    if workload is None or workload.metadata.deletion_timestamp is not None:
+        advice = "it is made soon" if choice.is_own else f"create it, or {REMOVE_LINK}"
+        return Hold(HoldReason.WORKLOAD_MISSING, f"the {name} does not exist: {advice}")
+    if choice.is_own and not is_owned_by(workload, job_uid):
+        message = f"the {name} has another owner: delete it, and it is made again for this job"
+        return Hold(HoldReason.NAME_TAKEN, message)
+    if not workload.readable:
+        return Hold(HoldReason.UNREADABLE, f"the spec of the {name} cannot be read: correct it")
+    if holder and workload.has_gangs:
+        message = (
+            f'the {name} is used by the job "{holder}": the gangs of two jobs would be counted as '
+            "one; wait for it, or create a Workload of gangs for each"
+        )
+        return Hold(HoldReason.SHARED, message)
+    missing = unsatisfiable(workload.canonical, podsets)
+    if missing:
+        return Hold(HoldReason.UNSATISFIABLE, f"{missing} of the {name}")
+    if topology.message:
+        return Hold(HoldReason.TOPOLOGY, f"the {name} cannot be placed: {topology.message}")
+    return None
+
+
+def is_owned_by(workload: GangWorkload, uid: str) -> bool:
+    """Whether the controller of a Workload of gangs is the object with this uid."""
+    owner = workload.metadata.controller
+    return owner is not None and owner.uid == uid
+
+
+def unsatisfiable(canonical: Object, podsets: Iterable[PodSetPods]) -> str:
+    """Which gang needs more pods than the job can have; "" if there is none.
+
+    A pod may have labels that its template does not show, so all pods count for each gang that
+    they may be in.
+    """
+    known = tuple(podsets)
+    for group in canonical["gangGroups"]:
+        least = min_count(group)
+        possible = sum(one.count for one in known if may_be_in(canonical, group, one.labels))
+        if possible < least:
+            return (
+                f"gang {group['name']} needs {least} pods, and the job has {possible} for it: add "
+                "pods, or lower minCount"
+            )
+    return ""
+
+
+def may_be_in(canonical: Object, group: Object, labels: Mapping[str, str]) -> bool:
+    """Whether pods that have these labels, and maybe others, may be in a gang group."""
+    groups = canonical["gangGroups"]
+    keys = {one["selector"]["key"] for one in groups if "selector" in one}
+    if len(groups) > 1 and not keys:
+        keys = set() if any(label in labels for label in NAME_LABELS) else set(NAME_LABELS)
+    if keys - labels.keys():
+        return True
+    if replica_key(canonical):
+        return True  # there is only one group
+    part = part_of(canonical, labels)
+    return not isinstance(part, Mismatch) and part.gang.group == group["name"]

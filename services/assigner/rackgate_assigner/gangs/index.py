@@ -1,0 +1,380 @@
+"""Which job uses which Workload of gangs, kept up to date by the events of the watches.
+
+Everything follows from the objects. After each event the holds of the jobs that it may concern are
+computed again, before any scheduling cycle can read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from rackgate.api import names
+from rackgate.features import Features
+from rackgate.gang.lifecycle import GangChoice, choose_gang, own_name
+from rackgate.jobframework.generic_job import JobLike
+from rackgate.jobframework.registry import kind_of
+from rackgate.jobframework.templates import annotations_of, labels_of
+from rackgate.wire.core import Meta
+from rackgate.wire.kueue import Workload
+from rackgate_assigner.gangs.gang_workload import GangWorkload, PodSetPods
+from rackgate_assigner.gangs.holds import Hold, find_hold, is_owned_by
+from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang, decode_run_spec, encode_run_spec
+from rackgate_assigner.gangs.topology import NO_TOPOLOGY, GangTopology, gang_topology
+
+
+class JobKey(NamedTuple):
+    """A job by kind and `namespace/name`."""
+
+    kind: str
+    name: str
+
+
+class _Rank(NamedTuple):
+    """The order in which jobs get a Workload of gangs that several of them name."""
+
+    is_pending: bool
+    created_at: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a job says about its gangs, and of which version of it.
+
+    Attributes:
+        own: key of the Workload of Kueue's API; the Workload of gangs that Rackgate makes for it
+            has the same name.
+    """
+
+    uid: str
+    own: str
+    generation: int
+    annotations: Mapping[str, str]
+    choice: GangChoice
+    podsets: tuple[PodSetPods, ...]
+
+
+_NO_CHOICE: Final = GangChoice()
+_TOPOLOGY: Final = frozenset((*names.TOPOLOGY_ANNOTATIONS, names.SLICE_SIZE, names.PODSET_GROUP))
+
+
+class GangIndex:
+    """Jobs by the Workload of gangs that they use, and what holds them.
+
+    Attributes:
+        is_job: whether a job is managed by itself, and not as a part of another one.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        jobs: Mapping[str, Mapping[str, JobLike]],
+        workloads: Mapping[str, Workload],
+        gangs: Mapping[str, GangWorkload],
+        *,
+        is_job: Callable[[JobLike], bool],
+        set_hold: Callable[[str, str], None],
+        on_change: Callable[[JobKey], None],
+        on_use_change: Callable[[str], None] = lambda _gang: None,
+        is_narrower: Callable[[str, str], bool] = lambda _outer, _inner: False,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            features: feature gates.
+            jobs: by kind, then by `namespace/name`.
+            workloads: of Kueue's API, by `namespace/name`.
+            gangs: Workloads of gangs, by `namespace/name`.
+            is_job: whether a job is managed by itself, and not as a part of another one.
+            set_hold: called with the key of a Workload, and why it is not admitted.
+            on_change: called with the key of a job to be reconciled.
+            on_use_change: called with the key of a Workload of gangs whose use may have changed.
+            is_narrower: whether the domains of the second level are parts of those of the first.
+        """
+        self._is_narrower, self._on_use_change = is_narrower, on_use_change
+        self._rev_n = features.workload_rev_n
+        self._jobs, self._workloads, self._gangs = jobs, workloads, gangs
+        self.is_job, self._set_hold, self._on_change = is_job, set_hold, on_change
+        self._known: dict[JobKey, _Known] = {}
+        # By `namespace/name` of the Workload of gangs, and by the one of the job's own.
+        self._users: dict[str, dict[JobKey, _Rank]] = {}
+        self._by_own_name: dict[str, JobKey] = {}
+        self._holders: dict[str, JobKey] = {}
+        self._holds: dict[JobKey, Hold] = {}
+
+    # Reading.
+
+    def choice(self, job: JobLike) -> GangChoice:
+        """Which Workload of gangs a job has."""
+        return self._current(job).choice
+
+    def hold(self, job: JobLike) -> Hold | None:
+        """Why a job is not admitted."""
+        self._current(job)
+        return self._holds.get(key_of(job))
+
+    def podsets(self, job: JobLike) -> tuple[PodSetPods, ...]:
+        """The PodSets of a job whose pods are in gangs."""
+        return self._current(job).podsets
+
+    def _current(self, job: JobLike) -> _Known:
+        found = self._known.get(key_of(job))
+        if found is None or not _is_current(found, job.metadata):
+            return self._learn(job)
+        return found
+
+    def job_gang(self, job: JobLike) -> JobGang:
+        """What the start of a job needs; of a started job, what it was started with."""
+        run = decode_run_spec(job.metadata.annotations)
+        started = names.WORKLOAD_ANNOTATION in job.metadata.annotations
+        if started and run is None:
+            return NO_GANG  # it was started without, and its pods are not held
+        if started and run is not None:
+            is_own = run.workload == own_name(kind_of(job), job.metadata)
+            text = job.metadata.annotations[names.GANG_RUN_SPEC_ANNOTATION]
+            return JobGang(run.links, text, is_own, started=True)
+        choice = self.choice(job)
+        if not choice.links:
+            return NO_GANG
+        found = self.gang(job.metadata.namespace, choice.name)
+        if found is None or found.metadata.deletion_timestamp is not None or not found.readable:
+            return JobGang(choice.links, is_own=choice.is_own)
+        if choice.is_own and not is_owned_by(found, job.metadata.uid):
+            return JobGang(choice.links, is_own=True)
+        run_spec = encode_run_spec(choice.links, found.canonical)
+        topology = self.topology(choice, found, self.podsets(job))
+        return JobGang(choice.links, run_spec, choice.is_own, topology.annotations)
+
+    def topology(
+        self, choice: GangChoice, gang: GangWorkload, podsets: Sequence[PodSetPods]
+    ) -> GangTopology:
+        """What a job gets from the topology requests of its Workload of gangs."""
+        return gang_topology(
+            gang.canonical, podsets, workload=choice.name, is_narrower=self._is_narrower
+        )
+
+    def gang(self, namespace: str, name: str) -> GangWorkload | None:
+        """A Workload of gangs, None if there is none."""
+        return self._gangs.get(f"{namespace}/{name}")
+
+    def users(self, key: str) -> list[JobKey]:
+        """The jobs that use a Workload of gangs, those with quota first, then by their age."""
+        found = self._users.get(key, {})
+        return sorted(found, key=lambda one: found[one])
+
+    def keys_for(self, gang: str) -> list[JobKey]:
+        """The jobs to reconcile when a Workload of gangs changes."""
+        found = list(self._users.get(gang, ()))
+        own = self._by_own_name.get(gang)
+        return found if own is None or own in found else [*found, own]
+
+    # Events.
+
+    def on_job_upsert(self, _before: JobLike | None, job: JobLike) -> None:
+        """A job was added or changed."""
+        if not self.is_job(job):
+            self._forget(key_of(job))
+            return
+        known = self._learn(job)
+        if known.choice != _NO_CHOICE or known.own in self._gangs:
+            self._on_change(key_of(job))
+
+    def on_job_delete(self, job: JobLike) -> None:
+        """A job was deleted, or is not managed any more."""
+        self._forget(key_of(job))
+
+    def _learn(self, job: JobLike) -> _Known:
+        """Read what a job says about its gangs, if this version of it is not known."""
+        key, meta = key_of(job), job.metadata
+        known = self._known.get(key)
+        if known is not None and known.uid != meta.uid:
+            self._forget(key)
+            known = None
+        if known is None or not _is_current(known, meta):
+            kind = kind_of(job)
+            choice = choose_gang(kind, kind.manifest(job), meta, rev_n=self._rev_n)
+            podsets = _podsets_of(job, choice) if choice.links else ()
+            own = self.workload_key(job)
+            if known is not None and known.choice.name != choice.name:
+                self._unlink(key, f"{meta.namespace}/{known.choice.name}")
+            found = _Known(meta.uid, own, meta.generation, dict(meta.annotations), choice, podsets)
+            self._known[key] = known = found
+            self._by_own_name[own] = key
+        if known.choice.name:
+            self._link(key, job, f"{meta.namespace}/{known.choice.name}")
+        self._refresh(key)
+        return known
+
+    def on_workload_change(self, workload: Workload) -> None:
+        """A Workload of Kueue's API was added, changed or deleted: it may have quota now."""
+        key = self._by_own_name.get(workload.metadata.key)
+        job = self._jobs.get(key.kind, {}).get(key.name) if key is not None else None
+        if key is None or job is None:
+            return
+        known = self._known.get(key)
+        if known is not None and known.choice.name:
+            gang = f"{workload.metadata.namespace}/{known.choice.name}"
+            self._link(key, job, gang)
+            self._on_use_change(gang)
+            self._on_change(key)
+
+    def on_pods_change(self, workload: str) -> None:
+        """Pods of a job were bound or have ended; the key is that of its Workload."""
+        key = self._by_own_name.get(workload)
+        known = self._known.get(key) if key is not None else None
+        if known is not None and known.choice.name:
+            self._on_use_change(f"{workload.partition('/')[0]}/{known.choice.name}")
+
+    def on_gang_upsert(self, before: GangWorkload | None, gang: GangWorkload) -> None:
+        """A Workload of gangs was added or changed; its status does not count."""
+        if before is None or _identity(before) != _identity(gang):
+            self._gang_changed(gang.metadata.key)
+
+    def on_gang_delete(self, gang: GangWorkload) -> None:
+        """A Workload of gangs was deleted."""
+        self._gang_changed(gang.metadata.key)
+
+    def on_topologies_change(self) -> None:
+        """A Topology was added, changed or deleted: its levels have an order now, or none."""
+        for key, known in list(self._known.items()):
+            if known.choice.name:
+                self._refresh(key)
+
+    def _gang_changed(self, gang: str) -> None:
+        for key in self.keys_for(gang):
+            self._refresh(key)
+            self._on_change(key)
+
+    def _forget(self, key: JobKey) -> None:
+        known = self._known.pop(key, None)
+        if known is None:
+            return
+        self._by_own_name.pop(known.own, None)
+        self._holds.pop(key, None)
+        self._set_hold(known.own, "")
+        if known.choice.name:
+            namespace = key.name.partition("/")[0]
+            self._unlink(key, f"{namespace}/{known.choice.name}")
+
+    def _link(self, key: JobKey, job: JobLike, gang: str) -> None:
+        """Record that a job uses a Workload of gangs, or does not any more because it is over."""
+        workload = self._workloads.get(self.workload_key(job))
+        if _is_over(job, workload):
+            self._unlink(key, gang)
+            return
+        meta = job.metadata
+        has_quota = workload is not None and workload.status.admission is not None
+        rank = _Rank(not has_quota, meta.creation_timestamp or "", meta.uid)
+        users = self._users.setdefault(gang, {})
+        if users.get(key) == rank:
+            return
+        users[key] = rank
+        holder = self._holders.get(gang)
+        if holder is None or (holder != key and rank < users[holder]):
+            self._set_holder(gang, key)
+        elif holder == key:
+            self._set_holder(gang, min(users, key=lambda one: users[one]))
+
+    def _unlink(self, key: JobKey, gang: str) -> None:
+        users = self._users.get(gang, {})
+        if users.pop(key, None) is None:
+            return
+        self._on_use_change(gang)
+        if not users:
+            del self._users[gang]
+        if self._holders.get(gang) == key:
+            del self._holders[gang]
+            if users:
+                self._set_holder(gang, min(users, key=lambda one: users[one]))
+
+    def _set_holder(self, gang: str, key: JobKey) -> None:
+        before = self._holders.get(gang)
+        self._holders[gang] = key
+        for one in (before, key):
+            if one is not None and one in self._known:
+                self._refresh(one)
+                self._on_change(one)
+
+    def _refresh(self, key: JobKey) -> None:
+        """Compute again what holds a job."""
+        known = self._known.get(key)
+        job = self._jobs.get(key.kind, {}).get(key.name)
+        if known is None or job is None:
+            return
+        meta = job.metadata
+        gang = f"{meta.namespace}/{known.choice.name}"
+        holder, found = self._holders.get(gang), self._gangs.get(gang)
+        hold = find_hold(
+            known.choice,
+            found,
+            known.podsets,
+            job_uid=meta.uid,
+            holder="" if holder in (None, key) else holder.name.partition("/")[2],
+            topology=NO_TOPOLOGY
+            if found is None
+            else self.topology(known.choice, found, known.podsets),
+        )
+        if hold is None:
+            self._holds.pop(key, None)
+        else:
+            self._holds[key] = hold
+        self._set_hold(self.workload_key(job), "" if hold is None else hold.message)
+        self._on_use_change(gang)
+
+    @staticmethod
+    def workload_key(job: JobLike) -> str:
+        """Key of the Workload of Kueue's API of a job: both have the same name."""
+        return f"{job.metadata.namespace}/{own_name(kind_of(job), job.metadata)}"
+
+
+def key_of(job: JobLike) -> JobKey:
+    """The key of a job."""
+    return JobKey(kind_of(job).name, job.metadata.key)
+
+
+def _identity(gang: GangWorkload) -> tuple[object, ...]:
+    """What jobs depend on."""
+    meta = gang.metadata
+    return (meta.uid, meta.owner_references, meta.deletion_timestamp, gang.spec, gang.readable)
+
+
+def _is_current(known: _Known, meta: Meta) -> bool:
+    same = known.uid == meta.uid and known.generation == meta.generation > 0
+    return same and known.annotations == meta.annotations
+
+
+def _is_over(job: JobLike, workload: Workload | None) -> bool:
+    """Whether a job uses no Workload of gangs any more, until its user changes it."""
+    if kind_of(job).finished(job) is not None or job.metadata.deletion_timestamp is not None:
+        return True
+    if workload is None:
+        return False
+    if workload.is_true(names.WorkloadCondition.FINISHED):
+        return True
+    return not workload.spec.active and workload.status.admission is None
+
+
+def _podsets_of(job: JobLike, choice: GangChoice) -> tuple[PodSetPods, ...]:
+    kind = kind_of(job)
+    manifest = kind.manifest(job)
+    counts, added = kind.counts(manifest), kind.pod_labels(manifest)
+    return tuple(
+        PodSetPods(
+            one.podset,
+            counts.get(one.podset, 0),
+            {**_text(labels_of(one.template)), **added.get(one.podset, {})},
+            {
+                key: value
+                for key, value in _text(annotations_of(one.template)).items()
+                if key in _TOPOLOGY
+            },
+        )
+        for one in kind.templates(manifest)
+        if one.podset in choice.links
+    )
+
+
+def _text(labels: Mapping[str, object]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in labels.items()}

@@ -1,0 +1,207 @@
+"""The status of a Workload of gangs: a summary for people, that no code reads back. Pure.
+
+Pods are counted by PodSet, and only those that are bound: the assigner watches no others. Why a
+released gang waits for its pods is in the logs and Events of the ungater.
+
+Source: GNG-08, GNG-46, section 9 of the gang design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rackgate.api.names import EvictionReason, WorkloadCondition
+from rackgate.gang.levels import Object
+from rackgate.gang.readiness import Gangs, GangState, Member, gangs_of
+from rackgate.wire.kueue import Workload
+from rackgate_assigner.gangs.gang_workload import GangWorkload, PodSetPods, min_count
+from rackgate_assigner.gangs.holds import Hold, HoldReason
+from rackgate_assigner.gangs.reactions import admission_run
+from rackgate_assigner.gangs.topology import GangTopology, TopologyReason
+from rackgate_assigner.workload.conditions import FALSE, TRUE, Change
+
+# The object stays small at any number of gangs.
+MAX_GANGS: Final = 16
+MAX_TEXT: Final = 160
+
+GANG_SCHEDULED: Final = "GangScheduled"
+EXCLUSIVE: Final = "Exclusive"
+TOPOLOGY_VALID: Final = "TopologyRequestValid"
+TOPOLOGY_ENFORCED: Final = "TopologyEnforced"
+PODS_MATCHED: Final = "PodsMatched"
+TYPES: Final = (PODS_MATCHED, TOPOLOGY_VALID, TOPOLOGY_ENFORCED, EXCLUSIVE, GANG_SCHEDULED)
+_GANG_EVICTIONS: Final = frozenset((EvictionReason.GANG_TIMEOUT, EvictionReason.GANG_MEMBER_LOST))
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The job that uses a Workload of gangs.
+
+    Attributes:
+        name: of the job.
+        workload: its Workload of Kueue's API, None if it has none yet.
+        podsets: those whose pods are in gangs.
+        bound: its bound pods by PodSet.
+        topology: what the requests mean for the job.
+        shared_with: another job that waits for it, "" if there is none.
+        hold: why the job is not admitted.
+    """
+
+    name: str
+    workload: Workload | None
+    podsets: Sequence[PodSetPods] = ()
+    bound: Mapping[str, int] = field(default_factory=dict)
+    topology: GangTopology = field(default_factory=GangTopology)
+    shared_with: str = ""
+    hold: Hold | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A status.
+
+    Attributes:
+        changes: its conditions.
+        fields: the rest.
+    """
+
+    changes: tuple[Change, ...]
+    fields: Mapping[str, Any]
+
+
+def summarize(gang: GangWorkload, use: Use | None) -> Summary:
+    """The status of a Workload of gangs.
+
+    Args:
+        gang: as the watch shows it.
+        use: the job that uses it now; None if there is none.
+    """
+    observed = {"observedGeneration": gang.metadata.generation}
+    if use is None:
+        change = Change(GANG_SCHEDULED, FALSE, "PodsMissing", "no job that is not over uses it")
+        return Summary((change,), {**observed, "phase": "Empty", "waitingFor": "PodsMissing"})
+    found, unmatched = _gangs(gang.canonical, use)
+    reason, message, phase = _progress(gang.canonical, use, found)
+    fields: dict[str, Any] = {**observed, "phase": phase}
+    least = sum(min_count(group) for group in gang.canonical["gangGroups"])
+    bound = sum(use.bound.get(one.name, 0) for one in use.podsets)
+    if least:
+        fields["members"] = f"{bound}/{least}"
+    waits = reason not in ("Running", "NoGang")
+    if waits:
+        fields["waitingFor"] = reason
+        listed = [_gang_status(one, phase) for one in found if one.bound < one.min_count]
+        if listed:
+            fields["gangs"] = listed[:MAX_GANGS]
+    scheduled = Change(GANG_SCHEDULED, FALSE if waits else TRUE, reason, _short(message))
+    return Summary((*_conditions(use, unmatched), scheduled), fields)
+
+
+def _conditions(use: Use, unmatched: Sequence[str]) -> list[Change]:
+    topology = use.topology
+    valid = topology.reason is TopologyReason.VALID
+    enforced = not topology.ignored and valid
+    shared = bool(use.shared_with)
+    matched = "all pod templates belong to a gang group"
+    if unmatched:
+        matched = f"no gang group takes the pods of PodSets {', '.join(unmatched)}: they stay gated"
+    return [
+        Change(
+            PODS_MATCHED,
+            FALSE if unmatched else TRUE,
+            "NoPart" if unmatched else "AllMatched",
+            _short(matched),
+        ),
+        Change(
+            TOPOLOGY_VALID,
+            TRUE if valid else FALSE,
+            topology.reason,
+            _short(topology.message or "the topology requests can be used"),
+        ),
+        Change(
+            TOPOLOGY_ENFORCED,
+            TRUE if enforced else FALSE,
+            TopologyReason.ENFORCED if enforced else TopologyReason.NOT_SUPPORTED,
+            _short(
+                "the topology requests decide the placement"
+                if enforced
+                else f"no effect: {', '.join(topology.ignored) or topology.message}"
+            ),
+        ),
+        Change(
+            EXCLUSIVE,
+            FALSE if shared else TRUE,
+            HoldReason.SHARED if shared else "OneJob",
+            _short(
+                f"the job {use.shared_with} names it, too, and waits for {use.name}"
+                if shared
+                else f"only the job {use.name} uses it"
+            ),
+        ),
+    ]
+
+
+def _gangs(canonical: Object, use: Use) -> tuple[tuple[GangState, ...], list[str]]:
+    """All gangs with their bound pods, and PodSets whose pods belong to none."""
+    run = admission_run(use.workload) if use.workload is not None else ""
+    members = [
+        Member(f"{one.name}/{index}", one.name, one.labels, gated=False, run=run, bound=True)
+        for one in use.podsets
+        for index in range(use.bound.get(one.name, 0))
+    ]
+    probes = [Member(one.name, one.name, one.labels, gated=True) for one in use.podsets]
+    found: Gangs = gangs_of(canonical, members, run=run, assigned=())
+    unmatched = gangs_of(canonical, probes, run=run, assigned=()).unmatched
+    seen = {state.key.group for state in found.states}
+    absent = tuple(
+        GangState(state.key, state.min_count)
+        for state in gangs_of(canonical, probes, run=run, assigned=()).states
+        if state.key.group not in seen
+    )
+    return (*found.states, *absent), [member.name for member, _ in unmatched]
+
+
+def _progress(canonical: Object, use: Use, found: Sequence[GangState]) -> tuple[str, str, str]:
+    """Reason and message of GangScheduled, and the phase."""
+    workload = use.workload
+    if not any(min_count(group) for group in canonical["gangGroups"]):
+        return "NoGang", "its pods start one by one", "Running"
+    if use.hold is not None:
+        unsatisfiable = use.hold.reason is HoldReason.UNSATISFIABLE
+        reason = "Unsatisfiable" if unsatisfiable else "WaitingForQuota"
+        return reason, use.hold.message, "Empty"
+    if workload is None or workload.status.admission is None:
+        state = workload.status.requeue_state if workload is not None else None
+        if state is not None and state.requeue_at:
+            return "BackingOff", f"queued again at {state.requeue_at}", "Empty"
+        return "WaitingForQuota", f"the job {use.name} is not admitted", "Empty"
+    evicted = workload.condition(WorkloadCondition.EVICTED)
+    if evicted is not None and evicted.status == TRUE:
+        why = evicted.reason if evicted.reason in _GANG_EVICTIONS else "the job is evicted"
+        return "NotBound", f"{why}: {evicted.message}", "GivingWay"
+    short = [state for state in found if state.bound < state.min_count]
+    if not short:
+        return "Running", "all gangs run", "Running"
+    texts = [f"{one.bound} of {one.min_count} pods of gang {one.key} are bound" for one in short]
+    phase = "Releasing" if any(one.bound for one in short) else "Collecting"
+    return "NotBound", "; ".join(texts), phase
+
+
+def _gang_status(state: GangState, phase: str) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": state.key.group,
+        "state": phase,
+        "members": len(state.members),
+        "minCount": state.min_count,
+        "released": state.released,
+        "bound": state.bound,
+    }
+    if state.key.replica:
+        found["replica"] = state.key.replica
+    return found
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

@@ -1,0 +1,110 @@
+"""Writes the status of Workloads of gangs: at most once in an interval each, and only changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from rackgate.api.timestamps import rfc3339
+from rackgate.jobframework.generic_job import JobLike
+from rackgate.kube.errors import NotFoundError
+from rackgate.runtime import clock
+from rackgate.wire.kueue import Workload
+from rackgate_assigner.gangs.gang_workload import GangWorkload, encode_summary
+from rackgate_assigner.gangs.index import GangIndex, JobKey
+from rackgate_assigner.gangs.status import TYPES, Use, summarize
+from rackgate_assigner.gangs.writer import GangWriter
+from rackgate_assigner.workload.conditions import condition_list, differs
+from rackgate_assigner.workqueue import WorkQueue
+
+# Seconds from a change to the write that shows it and all that follow until then.
+INTERVAL_S: Final = 1.0
+
+
+class GangStatusController:
+    """Describes each Workload of gangs that a job uses, or has used."""
+
+    def __init__(
+        self,
+        index: GangIndex,
+        jobs: Mapping[str, Mapping[str, JobLike]],
+        workloads: Mapping[str, Workload],
+        gangs: Mapping[str, GangWorkload],
+        writer: GangWriter,
+        *,
+        bound_pods: Callable[[str], Mapping[str, int]],
+        workers: int = 4,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            index: which job has which Workload of gangs.
+            jobs: by kind, then by `namespace/name`.
+            workloads: of Kueue's API, by `namespace/name`.
+            gangs: Workloads of gangs, by `namespace/name`.
+            writer: for Workloads of gangs.
+            bound_pods: number of bound pods of a job by PodSet, by its uid.
+            workers: objects that are written at the same time.
+            interval_s: see `INTERVAL_S`.
+        """
+        self._index, self._jobs, self._workloads = index, jobs, workloads
+        self._gangs, self._writer, self._bound_pods = gangs, writer, bound_pods
+        self._interval_s = interval_s
+        self.queue = WorkQueue[str]("gang-status", self._reconcile, workers=workers)
+
+    async def run(self) -> None:
+        """Describe all of them once, then every change, until cancelled."""
+        await self.queue.run(list(self._gangs))
+
+    def mark(self, gang: str) -> None:
+        """A Workload of gangs, or what uses it, may have changed."""
+        if gang in self._gangs:
+            self.queue.add_later(gang, self._interval_s)
+
+    async def _reconcile(self, key: str) -> None:
+        gang = self._gangs.get(key)
+        if gang is None or gang.metadata.deletion_timestamp is not None:
+            return
+        use = self._use(key, gang)
+        if use is None and not gang.conditions:
+            return  # no job has used it yet
+        found = summarize(gang, use)
+        same = encode_summary(found.fields) == gang.summary
+        if same and not differs(gang.conditions, found.changes):
+            return
+        listed = condition_list(
+            gang.conditions,
+            TYPES,
+            found.changes,
+            now=rfc3339(clock.now()),
+            generation=gang.metadata.generation,
+            drop=[] if use is not None else TYPES[:-1],
+        )
+        try:
+            await self._writer.write_status(gang.metadata, {**found.fields, "conditions": listed})
+        except NotFoundError:
+            return
+
+    def _use(self, key: str, gang: GangWorkload) -> Use | None:
+        users = self._index.users(key)
+        if not users:
+            return None
+        job = self._job(users[0])
+        if job is None:
+            return None
+        meta, choice = job.metadata, self._index.choice(job)
+        podsets = self._index.podsets(job)
+        second = users[1] if len(users) > 1 and gang.has_gangs else None
+        return Use(
+            meta.name,
+            self._workloads.get(self._index.workload_key(job)),
+            podsets,
+            self._bound_pods(meta.uid),
+            self._index.topology(choice, gang, podsets),
+            second.name.partition("/")[2] if second is not None else "",
+            self._index.hold(job),
+        )
+
+    def _job(self, key: JobKey) -> JobLike | None:
+        return self._jobs.get(key.kind, {}).get(key.name)

@@ -1,0 +1,285 @@
+"""Which of the pods that the plans of a Workload release must wait for their gang. Pure.
+
+Each PodSet is planned first, as without gangs. Then the pods of gangs are taken out again, unless
+`rackgate.gang.readiness` lets their gang start, or it has started. So all pods of a gang are in one
+proposal, or none. A pod without a domain in these plans (no free capacity, an earlier write is not
+seen yet, a rejected one backs off) counts as not assigned: its gang does not start without it if it
+is needed. A gang that has started goes on without it.
+
+A write that is not confirmed yet is no record: it may never be applied. The gang waits until the
+pod is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rackgate.gang.link import run_id
+from rackgate.gang.membership import GangKey
+from rackgate.gang.readiness import GangState, Member, Waiting, gangs_of, least_of
+from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
+from rackgate_ungater.state_machine.gang_workloads import GangWorkload
+from rackgate_ungater.state_machine.gated_objects import GangPod, GatedPod, PodUid
+from rackgate_ungater.state_machine.records import PodSetState, WorkloadState
+from rackgate_ungater.state_machine.ungating_plan import PodSetAdmission, Ungate
+
+# The owner alone decides whether a pod is a member: flavors may have no topology.
+_ANY_ASSIGNMENT: Final = ()
+_SHOWN_PODS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPods:
+    """Gated pods that wait for one reason.
+
+    Attributes:
+        reason: a `Waiting` or a `Mismatch`.
+        subject: what waits: a gang, or a Workload of gangs.
+        message: for people; its numbers may change while the reason stays.
+        pods: these pods, at least one.
+        workload: the Workload of gangs, None if it does not exist.
+    """
+
+    reason: str
+    subject: str
+    message: str
+    pods: tuple[GangPod, ...]
+    workload: GangWorkload | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GangStart:
+    """A gang whose first pods are released now.
+
+    Attributes:
+        workload: the Workload of gangs.
+        pods: UIDs of the pods that are released.
+    """
+
+    workload: GangWorkload
+    gang: GangKey
+    run: str
+    pods: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class GangDecision:
+    """What a proposal may release, as far as gangs are concerned.
+
+    Attributes:
+        ungates: all that may be released; pods of gangs with their run.
+        starts: gangs that start with them.
+        held: pods that wait.
+    """
+
+    ungates: list[Ungate]
+    starts: tuple[GangStart, ...] = ()
+    held: tuple[HeldPods, ...] = ()
+
+
+def gang_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> list[GangPod]:
+    """The pods of gangs that belong to the owner of a Workload, without those being deleted.
+
+    Pods that have succeeded count up to the number that is not needed again. A pod that was started
+    by somebody else, without our gates, counts only in a domain of its PodSet.
+    """
+    workload = workload_state.workload
+    if workload is None:
+        return []
+    found: list[GangPod] = []
+    admissions = dict(workload_state.admissions())
+    succeeded = {podset.name: podset.succeeded for podset in workload.podsets}
+    for name, podset in workload_state.podsets.items():
+        if not podset.in_gangs:
+            continue
+        own = owners.pods_of(workload, _pods_of_gangs(podset), assignment=_ANY_ASSIGNMENT)
+        admission = admissions.get(name)
+        left = succeeded.get(name, 0)
+        for pod in own:
+            if not isinstance(pod, GangPod) or pod.terminating:
+                continue
+            if pod.succeeded:
+                left -= 1
+                if left < 0:
+                    continue
+            elif not pod.gates and not pod.run and not _is_placed(pod, admission):
+                continue
+            found.append(pod)
+    return found
+
+
+def _pods_of_gangs(podset: PodSetState) -> Iterator[GangPod]:
+    return (pod for pod in podset.pods.values() if isinstance(pod, GangPod))
+
+
+def _is_placed(pod: GangPod, admission: PodSetAdmission | str | None) -> bool:
+    return isinstance(admission, PodSetAdmission) and admission.domain_index_of_pod(pod) is not None
+
+
+def decide(
+    workload_state: WorkloadState, pods: Iterable[GangPod], ungates: Sequence[Ungate]
+) -> GangDecision:
+    """Which pods may be released.
+
+    Args:
+        workload_state: an admitted Workload with gangs.
+        pods: as `gang_pods` finds them.
+        ungates: as the PodSets are planned, each pod by itself.
+    """
+    workloads = workload_state.gangs.workloads if workload_state.gangs is not None else {}
+    run = _run_of(workload_state)
+    assigned = frozenset(ungate.pod.uid for ungate in ungates)
+    by_link: dict[str, dict[str, GangPod]] = {}
+    for pod in pods:
+        by_link.setdefault(pod.link, {})[pod.uid] = pod
+    released: set[str] = set()
+    starts: list[GangStart] = []
+    held: list[HeldPods] = []
+    for link, members in by_link.items():
+        workload = workloads.get(link)
+        if workload is None:
+            held += _without_workload(link, members.values())
+            continue
+        found = gangs_of(workload.spec, map(_member, members.values()), run=run, assigned=assigned)
+        releasable = found.releasable() & assigned
+        released |= releasable
+        for state in found.states:
+            gated = tuple(members[one.uid] for one in state.members if one.gated)
+            if state.waiting is not None and gated:
+                held.append(HeldPods(state.waiting, str(state.key), state.message, gated, workload))
+            elif first := _start(workload, state, run, releasable):
+                starts.append(first)
+        for reason in dict.fromkeys(reason for _, reason in found.unmatched):
+            lost = tuple(members[one.uid] for one, why in found.unmatched if why is reason)
+            if lost := tuple(pod for pod in lost if pod.gated):
+                held.append(HeldPods(reason, link, _mismatch_message(lost), lost, workload))
+    return GangDecision(
+        [
+            replace(ungate, run=run) if isinstance(ungate.pod, GangPod) else ungate
+            for ungate in ungates
+            if not isinstance(ungate.pod, GangPod) or ungate.pod.uid in released
+        ],
+        tuple(starts),
+        tuple(held),
+    )
+
+
+def first_of_gangs(ungates: Sequence[Ungate], starts: Sequence[GangStart]) -> list[Ungate]:
+    """The first pod of each gang that starts: its write is the decision."""
+    by_pod = {uid: start for start in starts for uid in start.pods}
+    found: dict[GangStart, Ungate] = {}
+    for ungate in ungates:
+        start = by_pod.get(ungate.pod.uid)
+        if start is not None:
+            found.setdefault(start, ungate)
+    return list(found.values())
+
+
+def rest_of_gangs(
+    ungates: Sequence[Ungate],
+    starts: Sequence[GangStart],
+    first: Sequence[Ungate],
+    accepted: Collection[str],
+    pods: Mapping[PodUid, GatedPod],
+) -> list[Ungate]:
+    """The pods that follow the first ones.
+
+    Args:
+        ungates: all that are released.
+        starts: the gangs that start with them.
+        first: already sent.
+        accepted: UIDs of those that were released.
+        pods: as they are known now; one that changed meanwhile is planned again.
+    """
+    sent = {ungate.pod.uid for ungate in first}
+    not_started = {
+        uid for start in starts if not start.pods & frozenset(accepted) for uid in start.pods
+    }
+    return [
+        ungate
+        for ungate in ungates
+        if ungate.pod.uid not in sent
+        and ungate.pod.uid not in not_started
+        and pods.get(ungate.pod.uid) is ungate.pod
+    ]
+
+
+def progress(workload_state: WorkloadState, owners: ChildJobOwners) -> tuple[int, int]:
+    """How many gangs are complete, and how many events are needed before another one can be.
+
+    A gang is complete once the readiness depends on its places alone. One event brings one pod, or
+    takes the gates of another owner off one pod. The second number is 0 if nothing is missing.
+    """
+    gangs = workload_state.gangs
+    if gangs is None:
+        return 0, 0
+    run = _run_of(workload_state)
+    members: dict[str, list[Member]] = {}
+    for pod in gang_pods(workload_state, owners):
+        members.setdefault(pod.link, []).append(_member(pod))
+    complete, missing = 0, []
+    for link, workload in gangs.workloads.items():
+        own = members.get(link, [])
+        found = gangs_of(workload.spec, own, run=run, assigned={member.uid for member in own})
+        for state in found.states:
+            if state.waiting is None:
+                complete += 1
+            else:
+                foreign = sum(bool(member.foreign_gates) for member in state.members)
+                missing.append(max(1, state.min_count - len(state.members) + foreign))
+        seen = {state.key.group for state in found.states}
+        missing += [
+            max(1, least_of(group))
+            for group in workload.spec["gangGroups"]
+            if group["name"] not in seen or workload.spec["replicaMode"] == "ReplicatedGangs"
+        ]
+    return complete, min(missing, default=0)
+
+
+def _run_of(workload_state: WorkloadState) -> str:
+    workload = workload_state.workload
+    if workload is None or not workload.admitted or workload.admitted_at is None:
+        return ""
+    return run_id(workload.uid, workload.admitted_at)
+
+
+def _member(pod: GangPod) -> Member:
+    return Member(
+        uid=pod.uid,
+        name=pod.name,
+        labels=pod.labels,
+        gated=pod.gates != 0,
+        foreign_gates=pod.foreign_gates,
+        run=pod.run,
+        succeeded=pod.succeeded,
+    )
+
+
+def _start(
+    workload: GangWorkload, state: GangState, run: str, releasable: frozenset[str]
+) -> GangStart | None:
+    """The start of a gang, if its first pods are among those that are released."""
+    if not state.min_count or state.has_started(run):
+        return None
+    pods = releasable & {member.uid for member in state.members}
+    return GangStart(workload, state.key, run, pods) if pods else None
+
+
+def _without_workload(link: str, pods: Iterable[GangPod]) -> Iterator[HeldPods]:
+    gated = tuple(pod for pod in pods if pod.gated)
+    if gated:
+        message = (
+            f'pod stays gated: its Workload of gangs "{link}" does not exist'
+            if link
+            else "pod stays gated: it has the gate of gangs, and names no Workload of gangs"
+        )
+        yield HeldPods(Waiting.WORKLOAD_MISSING, link, message, gated)
+
+
+def _mismatch_message(pods: Sequence[GangPod]) -> str:
+    names = sorted(pod.name for pod in pods)
+    more = f" and {len(names) - _SHOWN_PODS} more" if len(names) > _SHOWN_PODS else ""
+    shown = ", ".join(names[:_SHOWN_PODS])
+    return f"{len(names)} pods stay gated: {shown}{more}"
