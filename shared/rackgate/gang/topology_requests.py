@@ -155,8 +155,8 @@ def topology_requests(
         canonical: an expanded spec.
         podsets: of the job, in its order.
         workload: name of the gang Workload, for PodSet groups.
-        topologies: level keys, coarsest first, of each topology that the queue offers; levels are
-            not checked without any.
+        topologies: level keys, coarsest first, of each Topology; levels are not checked without
+            any.
         nested: whether the feature gate GangNestedPlacement is on.
     """
     not_enforced = ["spec.topologySpread"] if "topologySpread" in canonical else []
@@ -200,9 +200,7 @@ def _read(canonical: Object, podset: GangPodSet, podsets: Sequence[GangPodSet]) 
         group = f"{group}/{part.ranked_group}"
         _add(asked, ranked, path, group, size)
         if "podRank" in ranked and ranked.get("rankMode") != "Off":
-            asked.index_label = ranked["podRank"]["valueFrom"]["fieldRef"]["fieldPath"].split("'")[
-                1
-            ]
+            asked.index_label = _label_of(ranked["podRank"]["valueFrom"]["fieldRef"]["fieldPath"])
         if part.eq_group is None:
             _add_parts(asked, ranked["eqGroups"], f"{path}.eqGroups", group, size)
         else:
@@ -211,6 +209,12 @@ def _read(canonical: Object, podset: GangPodSet, podsets: Sequence[GangPodSet]) 
             _add(asked, equal, path, f"{group}/{part.eq_group}", size)
     asked.position = (at, at_ranked, at_equal)
     return asked
+
+
+def _label_of(field_path: str) -> str:
+    """The label that it names; "" for an annotation, from which no ranks are read."""
+    where, _, key = field_path.partition("'")
+    return key.partition("'")[0] if where.startswith("metadata.labels") else ""
 
 
 def _index(groups: Sequence[Object], name: str) -> int:
@@ -347,7 +351,8 @@ def _check_levels(row: _Asked, topologies: Sequence[Sequence[str]]) -> None:
         raise _RejectedError(
             RejectedReason.UNKNOWN_LEVEL,
             ask.path,
-            f'level "{ask.level}" is not in the topology of a flavor of the queue; levels: {known}',
+            f'level "{ask.level}" is not in a Topology with all levels that are requested for its '
+            f"pods; levels: {known}",
         )
     for found in fitting:
         if all(found.index(outer) < found.index(inner) for outer, inner in pairwise(levels)):
