@@ -130,7 +130,7 @@ def _topology_conditions(topology: Requests | Rejected) -> tuple[Change, Change]
         text = _short(f"{topology.path}: {topology.message}")
         return (
             Change(TOPOLOGY_VALID, FALSE, topology.reason, text),
-            Change(TOPOLOGY_ENFORCED, FALSE, topology.reason, text),
+            Change(TOPOLOGY_ENFORCED, FALSE, RejectedReason.NOT_SUPPORTED, text),
         )
     valid = Change(TOPOLOGY_VALID, TRUE, "Valid", "the topology requests can be used")
     if topology.not_enforced:
