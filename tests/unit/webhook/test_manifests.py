@@ -121,8 +121,9 @@ def test_operators_are_one_list_in_all_policies_that_ask_for_them() -> None:
     assert labelled == asking
     # In a namespace that its users may have, anybody makes a ServiceAccount of that name.
     assert ":default:" not in firsts[0]["expression"]
-    for user in USERS.values():
-        assert f"'{user}'" in firsts[0]["expression"]
+    # Rackgate does not manage LeaderWorkerSets, so it need not trust their controller.
+    for name, user in USERS.items():
+        assert (f"'{user}'" in firsts[0]["expression"]) == (name != "lws")
 
 
 def test_the_patch_shown_to_operators_changes_that_list() -> None:
