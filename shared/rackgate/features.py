@@ -22,6 +22,7 @@ OSMO_POOLS: Final = "RackgateOsmoPools"
 RENDER_FOR_KAI: Final = "RackgateRenderForKAI"
 WORKLOAD_REV_N: Final = "WorkloadRevN"
 GANG_SCHEDULING: Final = "GangScheduling"
+GANG_NESTED_PLACEMENT: Final = "GangNestedPlacement"
 NODES_BY_NAME: Final = "RackgateNodesByName"
 
 
@@ -247,6 +248,11 @@ class Features:
         GANG_SCHEDULING,
         "Start the pods of a gang together or not at all. Set it in all services, with the "
         "component deploy/gangs.",
+    )
+    gang_nested_placement: bool = _alpha(
+        GANG_NESTED_PLACEMENT,
+        "Place the groups of a gang in domains that they share, level by level. Off: a Workload "
+        "that needs this stays pending.",
     )
     workload_rev_n: bool = _alpha(
         WORKLOAD_REV_N,

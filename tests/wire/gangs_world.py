@@ -184,7 +184,7 @@ class GangWorld(World):
 
 def gang_assigner(world: World, **changes: Any) -> AbstractAsyncContextManager[Assigner]:
     """A replica with the feature gate."""
-    return assigner(world, configured=settings(featureGates=GATES, **changes))
+    return assigner(world, configured=settings(**{"featureGates": GATES, **changes}))
 
 
 @asynccontextmanager

@@ -309,13 +309,13 @@ async def test_the_request_of_the_workload_is_that_of_the_podset_in_every_run() 
 
 
 @pytest.mark.requirement("GNG-38")
-async def test_requests_that_one_podset_cannot_express_hold_the_job() -> None:
+async def test_requests_that_cannot_be_met_hold_the_job() -> None:
     async with gang_world() as world, gang_assigner(world):
         inner = {**ONE_GANG["gangGroups"][0], "topologyRequest": {"required": BLOCK}}
         spec = {"topologyRequest": {"required": RACK}, "gangGroups": [inner]}
         world.describe("mine", spec)
         world.submit_gang("train", link="mine")
-        await eventually(lambda: "is not finer than" in world.pending_message("train"))
+        await eventually(lambda: "is coarser than level" in world.pending_message("train"))
 
         def swap(gang: Any) -> None:
             gang["spec"]["topologyRequest"] = {"required": BLOCK}

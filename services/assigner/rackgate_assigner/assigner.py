@@ -198,7 +198,7 @@ class Assigner:
             is_job=lambda job: not is_child_of_job(job.metadata) and self.jobs.is_followed(job),
             set_hold=self.cache.set_hold,
             on_change=self._on_gang_change,
-            is_narrower=self._is_narrower,
+            topologies=lambda: tuple(self.cache.topologies.values()),
             on_use_change=self._on_gang_use_change,
         )
 
@@ -232,18 +232,6 @@ class Assigner:
         if self._gang_index is not None:
             for key in self.cache.excess_usage.workloads_of(job_uid):
                 self._gang_index.on_pods_change(key)
-
-    def _is_narrower(self, outer: str, inner: str) -> bool:
-        """Whether in all Topologies with both levels the domains of one are parts of the other's.
-
-        Not if there is no such Topology.
-        """
-        both = [
-            levels
-            for levels in self.cache.topologies.values()
-            if outer in levels and inner in levels
-        ]
-        return bool(both) and all(one.index(outer) < one.index(inner) for one in both)
 
     def _gang_controller(self, client: Client) -> GangController | None:
         watches, index = self.watches, self._gang_index

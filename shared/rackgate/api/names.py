@@ -114,6 +114,8 @@ GANG_PART_LABEL: Final = f"{GANG_GROUP}/group"
 # On jobs: the spec of a Workload of gangs as JSON, one for each run; what is a gang in a JobSet.
 GANG_TEMPLATE_ANNOTATION: Final = f"{GANG_GROUP}/workload-template"
 GANG_PER_ANNOTATION: Final = f"{GANG_GROUP}/gang-per"
+# On Workloads of Kueue: domains that several PodSets share, as JSON.
+GANG_NESTING_ANNOTATION: Final = f"{GANG_GROUP}/nested-topology"
 LWS_GROUP: Final = "leaderworkerset.x-k8s.io"
 LWS_GROUP_KEY_LABEL: Final = "leaderworkerset.sigs.k8s.io/group-key"
 

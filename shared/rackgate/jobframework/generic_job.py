@@ -23,13 +23,14 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from rackgate.api.names import UNCONSTRAINED_TOPOLOGY
 from rackgate.api.resources import Resource
 from rackgate.features import Features
 from rackgate.jobframework import injection
 from rackgate.jobframework.errors import FieldError
 from rackgate.jobframework.injection import PodSetInfo, PodTemplate, StopAction, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp
-from rackgate.jobframework.templates import Template
+from rackgate.jobframework.templates import Template, with_entries
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
@@ -37,6 +38,8 @@ from rackgate.wire.kueue import Workload
 Manifest = Mapping[str, Any]
 
 SUSPEND: Final[JsonPatchOp] = {"op": "add", "path": "/spec/suspend", "value": True}
+# Of a topologyRequest: which labels have the ranks of pods.
+RANK_FIELDS: Final = ("podIndexLabel", "subGroupIndexLabel", "subGroupCount")
 UNSUSPEND: Final[JsonPatchOp] = {"op": "add", "path": "/spec/suspend", "value": False}
 
 
@@ -215,6 +218,23 @@ class GenericJob(ABC, Generic[V]):
         Templates do not contain our reserved keys. They have a topologyRequest if they request
         topology, which names the labels with the ranks of pods, if pods have ranks.
         """
+
+    def rank_fields(self, manifest: Manifest) -> dict[str, dict[str, Any]]:
+        """By PodSet, the fields of a topologyRequest that name the labels with the ranks of pods.
+
+        As `podsets` writes them for a template that requests topology.
+        """
+        asking: Any = manifest
+        for one in self.templates(manifest):
+            asking = _with_request(asking, one.pointer.split("/")[1:])
+        return {
+            podset["name"]: {
+                field: podset["topologyRequest"][field]
+                for field in RANK_FIELDS
+                if field in podset["topologyRequest"]
+            }
+            for podset in self.podsets(asking)
+        }
 
     @abstractmethod
     def counts(self, manifest: Manifest) -> Mapping[str, int]:
@@ -404,3 +424,13 @@ class GenericJob(ABC, Generic[V]):
             podset_infos: as for `next_stop_action`.
         """
         return []
+
+
+def _with_request(item: Any, path: Sequence[str]) -> Any:
+    """A copy of a manifest in which the template at this path requests topology."""
+    if not path:
+        return with_entries(item, "metadata", "annotations", {UNCONSTRAINED_TOPOLOGY: "true"})
+    if isinstance(item, list):
+        index = int(path[0])
+        return [*item[:index], _with_request(item[index], path[1:]), *item[index + 1 :]]
+    return {**item, path[0]: _with_request(item[path[0]], path[1:])}

@@ -16,7 +16,7 @@ RESIZE = "ElasticJobsViaWorkloadSlicesWithTAS"
 
 def expected(scenario: Json) -> Json:
     """The `expected` of a scenario in the format `tas-scenario/1`."""
-    walk = _Walk(scenario)
+    walk = Walk(scenario)
     replacement = scenario.get("replacement") or {}
     if replacement.get("unhealthyNodes"):
         return walk.replace(replacement)
@@ -25,7 +25,7 @@ def expected(scenario: Json) -> Json:
 
 def prepared(scenario: Json) -> Callable[[list[Json]], Json]:
     """Answers for any pod sets on the nodes of a scenario, which are read once: for benches."""
-    walk = _Walk(scenario)
+    walk = Walk(scenario)
     leaves = walk.hierarchy.leaves
 
     def request(podsets: list[Json]) -> Json:
@@ -39,7 +39,9 @@ def prepared(scenario: Json) -> Callable[[list[Json]], Json]:
     return request
 
 
-class _Walk:
+class Walk:
+    """A walk over the pod sets of one scenario; `done` are the names of those that are placed."""
+
     def __init__(self, scenario: Json) -> None:
         self.flavor: Json = scenario["flavor"]
         self.podsets: list[Json] = scenario["podSets"]
@@ -54,7 +56,15 @@ class _Walk:
                 break
         return result
 
-    def take(self, first: Json, result: Json) -> bool:
+    def slices(self, first: Json, depth: int, restricted_to: Path = ()) -> dict[Path, int]:
+        """Slices of a unit's workers that fit into each domain of a level."""
+        workers, _ = unit_of(self.podsets, first)
+        request = parse_request(self.hierarchy.levels, self.gates, workers, None, workers["count"])
+        request.restricted_to = restricted_to
+        count(self.hierarchy, request, self.flavor)
+        return {domain.path: domain.slices for domain in self.hierarchy.domains[depth]}
+
+    def take(self, first: Json, result: Json, restricted_to: Path = ()) -> bool:
         """Place one unit; False where the walk ends."""
         workers, leader = unit_of(self.podsets, first)
         members = [workers] if leader is None else [workers, leader]
@@ -62,7 +72,7 @@ class _Walk:
         if self.gates.get(RESIZE) and self._resizable(members):
             return self._resize(workers, leader, result)
         try:
-            placed, led = self._place(workers, leader, workers["count"])
+            placed, led = self._place(workers, leader, workers["count"], restricted_to)
         except DoesNotFitError as refused:
             for member in members:
                 result[member["name"]] = {"failure": str(refused)}

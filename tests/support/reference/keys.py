@@ -122,6 +122,12 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
                 "The spec of a Workload of gangs as JSON. Each Job with it gets one of its own.",
             ),
             (
+                "scheduling.rackgate.dev/nested-topology",
+                "Workload of Kueue (annotation)",
+                "Domains that several PodSets share, as JSON, with the gate `GangNestedPlacement`. Rackgate sets it for"
+                " the topology requests of a Workload of gangs.",
+            ),
+            (
                 "scheduling.rackgate.dev/gang-per",
                 "JobSet (annotation)",
                 "`ReplicatedJob`: each replicatedJob is a gang of its own. Without it, the JobSet is one gang.",

@@ -9,14 +9,14 @@ import pytest
 
 from rackgate.api.gang import WorkloadStatus as Schema
 from rackgate.gang.expand import expand
+from rackgate.gang.topology_requests import GangPodSet, Rejected, RejectedReason, Requests
 from rackgate.wire.core import Condition, Meta
 from rackgate.wire.kueue import Admission, RequeueState, Workload, WorkloadStatus
-from rackgate_assigner.gangs.gang_workload import GangWorkload, PodSetPods
+from rackgate_assigner.gangs.gang_workload import GangWorkload
 from rackgate_assigner.gangs.holds import Hold, HoldReason
 from rackgate_assigner.gangs.status import Summary, Use, summarize
-from rackgate_assigner.gangs.topology import GangTopology, TopologyReason
 
-ONE = (PodSetPods("main", 4, {}),)
+ONE = (GangPodSet("main", 4, {}),)
 
 
 def gang(spec: Any = None) -> GangWorkload:
@@ -60,11 +60,11 @@ def test_an_evicted_job_says_why() -> None:
 
 
 def test_a_topology_that_has_no_effect_is_shown() -> None:
-    topology = GangTopology(ignored=("spec.topologySpread",))
+    topology = Requests(not_enforced=("spec.topologySpread",))
     found = conditions(summarize(gang(), Use("train", None, ONE, topology=topology)))
     assert found["TopologyRequestValid"] == ("True", "Valid")
     assert found["TopologyEnforced"] == ("False", "NotSupported")
-    wrong = GangTopology(reason=TopologyReason.NOT_NARROWER, message="no")
+    wrong = Rejected(RejectedReason.NOT_NARROWER, "no", "spec.topologyRequest")
     found = conditions(summarize(gang(), Use("train", None, ONE, topology=wrong)))
     assert found["TopologyRequestValid"] == ("False", "NotNarrower")
 
@@ -72,7 +72,7 @@ def test_a_topology_that_has_no_effect_is_shown() -> None:
 @pytest.mark.requirement("GNG-08")
 def test_pods_that_no_group_takes_are_shown() -> None:
     groups = [{"name": "a", "minCount": 1, "selector": {"key": "role", "values": ["a"]}}]
-    podsets = (PodSetPods("one", 1, {"role": "a"}), PodSetPods("two", 1, {"role": "b"}))
+    podsets = (GangPodSet("one", 1, {"role": "a"}), GangPodSet("two", 1, {"role": "b"}))
     found = summarize(gang({"gangGroups": groups}), Use("train", admitted(), podsets, {"one": 1}))
     assert conditions(found)["PodsMatched"] == ("False", "NoPart")
     assert "PodSets two" in found.changes[0].message
@@ -87,7 +87,7 @@ def test_the_status_is_small_at_any_number_of_gangs_and_fits_the_schema() -> Non
         }
         for index in range(18)
     ]
-    podsets = tuple(PodSetPods(str(n), 2_000, {"role": str(n)}) for n in range(18))
+    podsets = tuple(GangPodSet(str(n), 2_000, {"role": str(n)}) for n in range(18))
     bound = {str(n): 1_999 for n in range(18)}
     found = summarize(gang({"gangGroups": groups}), Use("j" * 200, admitted(), podsets, bound))
     listed = [

@@ -10,8 +10,9 @@ import pytest
 from rackgate.api.names import GANG_RUN_SPEC_ANNOTATION
 from rackgate.gang.expand import expand
 from rackgate.gang.lifecycle import GangChoice
+from rackgate.gang.topology_requests import GangPodSet
 from rackgate.wire.core import Meta, OwnerReference
-from rackgate_assigner.gangs.gang_workload import GangWorkload, PodSetPods, decode_gang_workload
+from rackgate_assigner.gangs.gang_workload import GangWorkload, decode_gang_workload
 from rackgate_assigner.gangs.holds import HoldReason, find_hold, unsatisfiable
 from rackgate_assigner.gangs.plan import (
     AdoptGangWorkload,
@@ -26,7 +27,7 @@ JOB = "uid-of-the-job"
 SPEC: dict[str, Any] = {"gangGroups": [{"name": "gg", "minCount": 4, "scheduleTimeoutSeconds": 60}]}
 OWN = GangChoice("own", {"main": "own"}, SPEC)
 BY_USER = GangChoice("mine", {"main": "mine"})
-FOUR = (PodSetPods("main", 4, {}),)
+FOUR = (GangPodSet("main", 4, {}),)
 
 
 def gang(
@@ -91,7 +92,7 @@ def test_each_reason_that_holds_a_job() -> None:
     assert reason(OWN, gang()) is None
     assert reason(BY_USER, gang("mine", owner="")) is None
     assert reason(BY_USER, gang("mine", owner=""), holder="other") is HoldReason.SHARED
-    three = (PodSetPods("main", 3, {}),)
+    three = (GangPodSet("main", 3, {}),)
     assert reason(OWN, gang(), podsets=three) is HoldReason.UNSATISFIABLE
 
 
@@ -104,13 +105,13 @@ def test_pods_count_for_each_gang_that_they_may_be_in() -> None:
             ]
         }
     )
-    known = [PodSetPods("one", 2, {"role": "a"}), PodSetPods("two", 1, {"role": "b"})]
+    known = [GangPodSet("one", 2, {"role": "a"}), GangPodSet("two", 1, {"role": "b"})]
     assert "gang b needs 2 pods, and the job has 1" in unsatisfiable(spec, known)
-    unknown = [PodSetPods("main", 2, {})]  # the controller may add the label
+    unknown = [GangPodSet("main", 2, {})]  # the controller may add the label
     assert unsatisfiable(spec, unknown) == ""
     by_name = expand({"gangGroups": [{"name": "a", "minCount": 2}, {"name": "b", "minCount": 2}]})
     label = {"jobset.sigs.k8s.io/replicatedjob-name": "a"}
-    assert "gang b" in unsatisfiable(by_name, [PodSetPods("a", 2, label)])
+    assert "gang b" in unsatisfiable(by_name, [GangPodSet("a", 2, label)])
     assert unsatisfiable(by_name, unknown) == ""
 
 

@@ -11,7 +11,7 @@ from rackgate.wire.core import Toleration
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.explain.explanation import Remedy, RemedyKind, When
 from rackgate_assigner.topology.model import Placement, PodSetRequest, TopologyRequest
-from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.topology.placement.nested import place_nested
 
 WHEN_ORDER: Final[tuple[When, ...]] = ("now", "whenEmpty", "perhaps")
 _TOLERATE_ALL: Final = Toleration(operator="Exists")
@@ -44,7 +44,7 @@ class Trial:
         """
         variants = {podset.name: podset for podset in changed}
         flavor_topology = self._flavor_topology
-        return place(
+        return place_nested(
             flavor_topology.tree,
             flavor_topology.capacity,
             [variants.get(podset.name, podset) for podset in self.podsets],

@@ -44,22 +44,6 @@ class GangWorkload:
         return any(min_count(group) for group in self.canonical["gangGroups"])
 
 
-@dataclass(frozen=True, slots=True)
-class PodSetPods:
-    """Pods of one PodSet, as far as gangs depend on them.
-
-    Attributes:
-        count: how many.
-        labels: those that all of them have. Pods may have more.
-        topology: topology annotations of their template.
-    """
-
-    name: str
-    count: int
-    labels: Mapping[str, str]
-    topology: Mapping[str, str] = field(default_factory=dict)
-
-
 def min_count(group: Object) -> int:
     """Pods of a gang group that start together; 0 if it is no gang."""
     return int(group.get("minCount") or 0) if group["gangMode"] == "Gang" else 0

@@ -15,8 +15,8 @@ from typing import Final
 from rackgate.gang.levels import Object
 from rackgate.gang.lifecycle import GangChoice
 from rackgate.gang.membership import NAME_LABELS, Mismatch, part_of, replica_key
-from rackgate_assigner.gangs.gang_workload import GangWorkload, PodSetPods, min_count
-from rackgate_assigner.gangs.topology import NO_TOPOLOGY, GangTopology
+from rackgate.gang.topology_requests import GangPodSet, Rejected, Requests
+from rackgate_assigner.gangs.gang_workload import GangWorkload, min_count
 
 
 class HoldReason(StrEnum):
@@ -39,17 +39,18 @@ class Hold:
     message: str
 
 
+NO_REQUESTS: Final = Requests()
 REMOVE_LINK: Final = "remove the annotation from the pod template"
 
 
 def find_hold(
     choice: GangChoice,
     workload: GangWorkload | None,
-    podsets: Sequence[PodSetPods],
+    podsets: Sequence[GangPodSet],
     *,
     job_uid: str,
     holder: str,
-    topology: GangTopology = NO_TOPOLOGY,
+    topology: Requests | Rejected = NO_REQUESTS,
 ) -> Hold | None:
     """Why a job is not admitted; None if its gangs allow it.
 
@@ -83,8 +84,9 @@ def find_hold(
     missing = unsatisfiable(workload.canonical, podsets)
     if missing:
         return Hold(HoldReason.UNSATISFIABLE, f"{missing} of the {name}")
-    if topology.message:
-        return Hold(HoldReason.TOPOLOGY, f"the {name} cannot be placed: {topology.message}")
+    if isinstance(topology, Rejected):
+        problem = f"{topology.path}: {topology.message}"
+        return Hold(HoldReason.TOPOLOGY, f"the {name} cannot be placed: {problem}")
     return None
 
 
@@ -94,7 +96,7 @@ def is_owned_by(workload: GangWorkload, uid: str) -> bool:
     return owner is not None and owner.uid == uid
 
 
-def unsatisfiable(canonical: Object, podsets: Iterable[PodSetPods]) -> str:
+def unsatisfiable(canonical: Object, podsets: Iterable[GangPodSet]) -> str:
     """Which gang needs more pods than the job can have; "" if there is none.
 
     A pod may have labels that its template does not show, so all pods count for each gang that

@@ -13,15 +13,16 @@ from typing import Final, NamedTuple
 from rackgate.api import names
 from rackgate.features import Features
 from rackgate.gang.lifecycle import GangChoice, choose_gang, own_name
+from rackgate.gang.nesting import encode_nesting
+from rackgate.gang.topology_requests import GangPodSet, Rejected, Requests, topology_requests
 from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.registry import kind_of
-from rackgate.jobframework.templates import annotations_of, labels_of
+from rackgate.jobframework.templates import labels_of
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.gangs.gang_workload import GangWorkload, PodSetPods
-from rackgate_assigner.gangs.holds import Hold, find_hold, is_owned_by
+from rackgate_assigner.gangs.gang_workload import GangWorkload
+from rackgate_assigner.gangs.holds import NO_REQUESTS, Hold, find_hold, is_owned_by
 from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang, decode_run_spec, encode_run_spec
-from rackgate_assigner.gangs.topology import NO_TOPOLOGY, GangTopology, gang_topology
 
 
 class JobKey(NamedTuple):
@@ -53,11 +54,10 @@ class _Known:
     generation: int
     annotations: Mapping[str, str]
     choice: GangChoice
-    podsets: tuple[PodSetPods, ...]
+    podsets: tuple[GangPodSet, ...]
 
 
 _NO_CHOICE: Final = GangChoice()
-_TOPOLOGY: Final = frozenset((*names.TOPOLOGY_ANNOTATIONS, names.SLICE_SIZE, names.PODSET_GROUP))
 
 
 class GangIndex:
@@ -78,7 +78,7 @@ class GangIndex:
         set_hold: Callable[[str, str], None],
         on_change: Callable[[JobKey], None],
         on_use_change: Callable[[str], None] = lambda _gang: None,
-        is_narrower: Callable[[str, str], bool] = lambda _outer, _inner: False,
+        topologies: Callable[[], Sequence[Sequence[str]]] = tuple,
     ) -> None:
         """Start empty.
 
@@ -91,10 +91,10 @@ class GangIndex:
             set_hold: called with the key of a Workload, and why it is not admitted.
             on_change: called with the key of a job to be reconciled.
             on_use_change: called with the key of a Workload of gangs whose use may have changed.
-            is_narrower: whether the domains of the second level are parts of those of the first.
+            topologies: level keys of each Topology, coarsest first.
         """
-        self._is_narrower, self._on_use_change = is_narrower, on_use_change
-        self._rev_n = features.workload_rev_n
+        self._topologies, self._on_use_change = topologies, on_use_change
+        self._rev_n, self._nested = features.workload_rev_n, features.gang_nested_placement
         self._jobs, self._workloads, self._gangs = jobs, workloads, gangs
         self.is_job, self._set_hold, self._on_change = is_job, set_hold, on_change
         self._known: dict[JobKey, _Known] = {}
@@ -115,7 +115,7 @@ class GangIndex:
         self._current(job)
         return self._holds.get(key_of(job))
 
-    def podsets(self, job: JobLike) -> tuple[PodSetPods, ...]:
+    def podsets(self, job: JobLike) -> tuple[GangPodSet, ...]:
         """The PodSets of a job whose pods are in gangs."""
         return self._current(job).podsets
 
@@ -144,15 +144,22 @@ class GangIndex:
         if choice.is_own and not is_owned_by(found, job.metadata.uid):
             return JobGang(choice.links, is_own=True)
         run_spec = encode_run_spec(choice.links, found.canonical)
-        topology = self.topology(choice, found, self.podsets(job))
-        return JobGang(choice.links, run_spec, choice.is_own, topology.annotations)
+        requests = self.topology(choice, found, self.podsets(job))
+        if isinstance(requests, Rejected):
+            return JobGang(choice.links, run_spec, choice.is_own)
+        nesting = encode_nesting(requests.nesting) if requests.nesting else ""
+        return JobGang(choice.links, run_spec, choice.is_own, requests.by_podset, nesting)
 
     def topology(
-        self, choice: GangChoice, gang: GangWorkload, podsets: Sequence[PodSetPods]
-    ) -> GangTopology:
+        self, choice: GangChoice, gang: GangWorkload, podsets: Sequence[GangPodSet]
+    ) -> Requests | Rejected:
         """What a job gets from the topology requests of its Workload of gangs."""
-        return gang_topology(
-            gang.canonical, podsets, workload=choice.name, is_narrower=self._is_narrower
+        return topology_requests(
+            gang.canonical,
+            podsets,
+            workload=choice.name,
+            topologies=self._topologies(),
+            nested=self._nested,
         )
 
     def gang(self, namespace: str, name: str) -> GangWorkload | None:
@@ -241,6 +248,7 @@ class GangIndex:
         for key, known in list(self._known.items()):
             if known.choice.name:
                 self._refresh(key)
+                self._on_change(key)
 
     def _gang_changed(self, gang: str) -> None:
         for key in self.keys_for(gang):
@@ -312,7 +320,7 @@ class GangIndex:
             known.podsets,
             job_uid=meta.uid,
             holder="" if holder in (None, key) else holder.name.partition("/")[2],
-            topology=NO_TOPOLOGY
+            topology=NO_REQUESTS
             if found is None
             else self.topology(known.choice, found, known.podsets),
         )
@@ -356,20 +364,19 @@ def _is_over(job: JobLike, workload: Workload | None) -> bool:
     return not workload.spec.active and workload.status.admission is None
 
 
-def _podsets_of(job: JobLike, choice: GangChoice) -> tuple[PodSetPods, ...]:
+def _podsets_of(job: JobLike, choice: GangChoice) -> tuple[GangPodSet, ...]:
     kind = kind_of(job)
     manifest = kind.manifest(job)
     counts, added = kind.counts(manifest), kind.pod_labels(manifest)
+    asked = {one["name"]: one.get("topologyRequest") for one in kind.podsets(manifest)}
+    ranks = kind.rank_fields(manifest)
     return tuple(
-        PodSetPods(
+        GangPodSet(
             one.podset,
             counts.get(one.podset, 0),
             {**_text(labels_of(one.template)), **added.get(one.podset, {})},
-            {
-                key: value
-                for key, value in _text(annotations_of(one.template)).items()
-                if key in _TOPOLOGY
-            },
+            asked.get(one.podset),
+            ranks.get(one.podset, {}).get("subGroupCount", 1),
         )
         for one in kind.templates(manifest)
         if one.podset in choice.links

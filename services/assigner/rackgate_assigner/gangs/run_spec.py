@@ -37,14 +37,17 @@ class JobGang:
         links: by PodSet, its name; empty for a job without gangs.
         run_spec: value of the annotation that its start writes; "" while it does not exist.
         is_own: Rackgate makes it.
-        topology: by PodSet, topology annotations that say what it requests.
+        topology: by PodSet, fields of `topologyRequest` that say what it requests.
+        nesting: domains that its PodSets share, for the annotation of the Workload of Kueue's API;
+            "" if there are none.
         started: the job was started with it.
     """
 
     links: Mapping[str, str] = field(default_factory=dict)
     run_spec: str = ""
     is_own: bool = False
-    topology: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    topology: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    nesting: str = ""
     started: bool = False
 
     @property

@@ -15,11 +15,11 @@ from typing import Any, Final
 from rackgate.api.names import EvictionReason, WorkloadCondition
 from rackgate.gang.levels import Object
 from rackgate.gang.readiness import Gangs, GangState, Member, gangs_of
+from rackgate.gang.topology_requests import GangPodSet, Rejected, RejectedReason, Requests
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.gangs.gang_workload import GangWorkload, PodSetPods, min_count
+from rackgate_assigner.gangs.gang_workload import GangWorkload, min_count
 from rackgate_assigner.gangs.holds import Hold, HoldReason
 from rackgate_assigner.gangs.reactions import admission_run
-from rackgate_assigner.gangs.topology import GangTopology, TopologyReason
 from rackgate_assigner.workload.conditions import FALSE, TRUE, Change
 
 # The object stays small at any number of gangs.
@@ -51,9 +51,9 @@ class Use:
 
     name: str
     workload: Workload | None
-    podsets: Sequence[PodSetPods] = ()
+    podsets: Sequence[GangPodSet] = ()
     bound: Mapping[str, int] = field(default_factory=dict)
-    topology: GangTopology = field(default_factory=GangTopology)
+    topology: Requests | Rejected = field(default_factory=Requests)
     shared_with: str = ""
     hold: Hold | None = None
 
@@ -100,9 +100,6 @@ def summarize(gang: GangWorkload, use: Use | None) -> Summary:
 
 
 def _conditions(use: Use, unmatched: Sequence[str]) -> list[Change]:
-    topology = use.topology
-    valid = topology.reason is TopologyReason.VALID
-    enforced = not topology.ignored and valid
     shared = bool(use.shared_with)
     matched = "all pod templates belong to a gang group"
     if unmatched:
@@ -114,22 +111,7 @@ def _conditions(use: Use, unmatched: Sequence[str]) -> list[Change]:
             "NoPart" if unmatched else "AllMatched",
             _short(matched),
         ),
-        Change(
-            TOPOLOGY_VALID,
-            TRUE if valid else FALSE,
-            topology.reason,
-            _short(topology.message or "the topology requests can be used"),
-        ),
-        Change(
-            TOPOLOGY_ENFORCED,
-            TRUE if enforced else FALSE,
-            TopologyReason.ENFORCED if enforced else TopologyReason.NOT_SUPPORTED,
-            _short(
-                "the topology requests decide the placement"
-                if enforced
-                else f"no effect: {', '.join(topology.ignored) or topology.message}"
-            ),
-        ),
+        *_topology_conditions(use.topology),
         Change(
             EXCLUSIVE,
             FALSE if shared else TRUE,
@@ -141,6 +123,21 @@ def _conditions(use: Use, unmatched: Sequence[str]) -> list[Change]:
             ),
         ),
     ]
+
+
+def _topology_conditions(topology: Requests | Rejected) -> tuple[Change, Change]:
+    if isinstance(topology, Rejected):
+        text = _short(f"{topology.path}: {topology.message}")
+        return (
+            Change(TOPOLOGY_VALID, FALSE, topology.reason, text),
+            Change(TOPOLOGY_ENFORCED, FALSE, RejectedReason.NOT_SUPPORTED, text),
+        )
+    valid = Change(TOPOLOGY_VALID, TRUE, "Valid", "the topology requests can be used")
+    if topology.not_enforced:
+        text = _short(f"no effect: {', '.join(topology.not_enforced)}")
+        return valid, Change(TOPOLOGY_ENFORCED, FALSE, RejectedReason.NOT_SUPPORTED, text)
+    text = "the topology requests decide the placement"
+    return valid, Change(TOPOLOGY_ENFORCED, TRUE, "Enforced", text)
 
 
 def _gangs(canonical: Object, use: Use) -> tuple[tuple[GangState, ...], list[str]]:

@@ -15,9 +15,17 @@ from rackgate.jobframework.podsets import pods_without_gate, podsets_differ
 from rackgate.jobframework.registry import kind_of
 from rackgate.wire.kueue import PriorityClassRef, ResourceFlavor, Workload
 from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
-from rackgate_assigner.jobs.state import JobState, Priority, podset_infos_of, podsets_of
+from rackgate_assigner.jobs.state import (
+    JobState,
+    Priority,
+    nesting_differs,
+    podset_infos_of,
+    podsets_of,
+)
 
 _ELASTIC_ANNOTATION_PATH: Final = "/metadata/annotations" + pointer(names.ELASTIC_ANNOTATION)
+
+_NESTING_ANNOTATION_PATH: Final = "/metadata/annotations" + pointer(names.GANG_NESTING_ANNOTATION)
 
 # On jobs.
 
@@ -151,8 +159,11 @@ def workload_body(
             }
         ],
     }
-    if elastic:
-        metadata["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
+    annotations = {names.ELASTIC_ANNOTATION: "true"} if elastic else {}
+    if gang.nesting:
+        annotations[names.GANG_NESTING_ANNOTATION] = gang.nesting
+    if annotations:
+        metadata["annotations"] = annotations
     return {
         "apiVersion": WORKLOADS.api_version,
         "kind": WORKLOADS.kind,
@@ -169,10 +180,18 @@ def spec_ops(job: JobLike, workload: Workload, job_state: JobState) -> tuple[Jso
         ops.append({"op": "add", "path": "/spec/queueName", "value": queue})
     if podsets_differ(workload, job_state.podsets):
         ops.append({"op": "replace", "path": "/spec/podSets", "value": list(job_state.podsets)})
+    added: dict[str, str] = {}
     if workload.elastic and not job_state.elastic:
         ops.append({"op": "remove", "path": _ELASTIC_ANNOTATION_PATH})
     elif job_state.elastic and not workload.elastic:
-        ops += _annotation_ops(workload, {names.ELASTIC_ANNOTATION: "true"})
+        added[names.ELASTIC_ANNOTATION] = "true"
+    if nesting_differs(workload, job_state.gang):
+        if job_state.gang.nesting:
+            added[names.GANG_NESTING_ANNOTATION] = job_state.gang.nesting
+        else:
+            ops.append({"op": "remove", "path": _NESTING_ANNOTATION_PATH})
+    if added:
+        ops += _annotation_ops(workload, added)
     return (*ops, *reserved_spec_ops(job, workload, job_state))
 
 

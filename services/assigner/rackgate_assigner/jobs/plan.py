@@ -36,7 +36,7 @@ from rackgate_assigner.jobs.patches import (
     reserved_spec_ops,
     spec_ops,
 )
-from rackgate_assigner.jobs.state import GangTimedOut, JobState, workload_name_of
+from rackgate_assigner.jobs.state import GangTimedOut, JobState, nesting_differs, workload_name_of
 from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload.execution_time import ExecutionTime
 from rackgate_assigner.workload.pods_ready_timeout import TimedOut
@@ -561,10 +561,13 @@ def _find_eviction(
         message = f"the running {job_state.kind} was suspended by its owner"
         return EvictWorkload(workload, EvictionReason.JOB_SUSPENDED, message)
     resizable = job_state.elastic and workload.elastic
-    if job_state.suspended and podsets_differ(workload, job_state.podsets, resizable=resizable):
+    gang = job_state.gang
+    if job_state.suspended and (
+        podsets_differ(workload, job_state.podsets, resizable=resizable)
+        or nesting_differs(workload, gang)
+    ):
         message = f"the {job_state.kind} was changed before it started"
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
-    gang = job_state.gang
     if job_state.suspended and gang.missing and not gang.is_own:
         message = f'the Workload of gangs "{gang.missing}" was deleted before the start'
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)

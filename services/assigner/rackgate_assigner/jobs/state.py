@@ -12,6 +12,7 @@ from rackgate.api import names
 from rackgate.api.names import workload_name
 from rackgate.features import DEFAULTS, Features
 from rackgate.jobframework.generic_job import (
+    RANK_FIELDS,
     GenericJob,
     JobLike,
     JobOutcome,
@@ -46,7 +47,6 @@ from rackgate.jobframework.templates import (
     gates_of,
     labels_of,
     section,
-    with_entries,
 )
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
@@ -261,31 +261,31 @@ def podsets_of(
         kept = {one.name: one.topology_request for one in workload.spec.pod_sets}
         for podset in podsets:
             found = kept.get(podset["name"]) if podset["name"] in gang.links else None
-            if found is not None and "topologyRequest" not in podset:
-                podset["topologyRequest"] = without_empty(msgspec.to_builtins(found))
+            if found is not None:
+                own = podset.get("topologyRequest", {})
+                places = {key: value for key, value in own.items() if key not in RANK_FIELDS}
+                present = without_empty(msgspec.to_builtins(found))
+                podset["topologyRequest"] = {**present, **places}
     if not gang.topology:
         return podsets
-    asking = manifest
-    for one in kind.templates(manifest):
-        if one.podset in gang.topology:
-            path = one.pointer.split("/")[1:]
-            asking = _with_annotations(asking, path, gang.topology[one.podset])
-    requests = {one["name"]: one.get("topologyRequest") for one in kind.podsets(asking)}
+    ranks = kind.rank_fields(manifest)
     for podset in podsets:
-        if podset["name"] in gang.topology:
-            podset["topologyRequest"] = requests[podset["name"]]
+        asked = gang.topology.get(podset["name"])
+        if asked is not None:
+            own = ranks.get(podset["name"], {})
+            # Another label has the ranks of all pods, so there are no subgroups.
+            same = asked.get("podIndexLabel") in (None, own.get("podIndexLabel"))
+            podset["topologyRequest"] = {**(own if same else {}), **asked}
     return podsets
 
 
-def _with_annotations(item: Any, path: Sequence[str], annotations: Mapping[str, str]) -> Any:
-    """A copy of a manifest in which the template at this path has these annotations, too."""
-    if not path:
-        return with_entries(item, "metadata", "annotations", annotations)
-    if isinstance(item, list):
-        index = int(path[0])
-        inner = _with_annotations(item[index], path[1:], annotations)
-        return [*item[:index], inner, *item[index + 1 :]]
-    return {**item, path[0]: _with_annotations(item[path[0]], path[1:], annotations)}
+def nesting_differs(workload: Workload, gang: JobGang) -> bool:
+    """Whether a Workload says other shared domains than the Workload of gangs of its job.
+
+    That of a started job keeps those that it has.
+    """
+    present = workload.metadata.annotations.get(names.GANG_NESTING_ANNOTATION, "")
+    return not gang.started and present != gang.nesting
 
 
 def workload_name_of(job: JobLike) -> str:

@@ -347,11 +347,13 @@ class _NodeReplacement:
             requests.append(
                 restrict_to_domain(request, flavor_topology.tree, known, away, self.hosts)
             )
+        others = (name for name in self.parts if name not in current)
+        mates = tuple((self.requests[name].shared, self.assignments[name]) for name in others)
         answer = replace_pods(
             flavor_topology.tree,
             flavor_topology.capacity,
             requests,
-            Replacement((group[0],), current, self.info.owned_by_pod),
+            Replacement((group[0],), current, self.info.owned_by_pod, mates),
             topology_name=flavor_topology.flavor.topology or "",
             flavor_tolerations=flavor_topology.flavor.tolerations,
             features=self.features,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from rackgate.api.names import EvictionReason, PendingReason
-from rackgate.features import Features
+from rackgate.features import GANG_NESTED_PLACEMENT, Features
+from rackgate.gang.nesting import PATH as NESTING_PATH
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity
 from rackgate_assigner.quota.queues import ClusterQueueInfo, selects
@@ -167,6 +168,8 @@ class Eligibility:
     def _problem(self, info: WorkloadInfo) -> str:
         """What is wrong with the Workload in any queue; empty if nothing is."""
         problems = [podset.problem for podset in info.podsets if podset.problem]
+        if info.nesting and not self._features.gang_nested_placement:
+            problems.append(f"{NESTING_PATH}: needs the feature gate {GANG_NESTED_PLACEMENT}")
         podsets = [podset.request for podset in info.podsets]
         both_levels = self._features.required_and_preferred
         return "; ".join(problems or conflicting_requests(podsets, both_levels=both_levels))

@@ -63,6 +63,21 @@ class TopologyRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedDomain:
+    """All PodSets of a group go into one domain.
+
+    Attributes:
+        group: which one; its PodSets have the same shared domains down to this one.
+        level: node label.
+        required: one domain of this level, or nothing; else coarser levels are tried.
+    """
+
+    group: str
+    level: str
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PodSetRequest:
     """One PodSet to place.
 
@@ -72,6 +87,8 @@ class PodSetRequest:
         group: PodSets of one group are placed together as workers and leader.
         node_affinity: the Kubernetes NodeAffinity object, camelCase, or None.
         previous: current assignment; read only behind ElasticJobsViaWorkloadSlicesWithTAS.
+        shared: domains that it shares with other PodSets, coarsest first: nested placement.
+        turn: the PodSets that share a domain are placed in this order.
     """
 
     name: str
@@ -83,6 +100,8 @@ class PodSetRequest:
     tolerations: tuple[Toleration, ...] = ()
     node_affinity: Mapping[str, Any] | None = None
     previous: TopologyAssignment | None = None
+    shared: tuple[SharedDomain, ...] = ()
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +158,13 @@ class Replacement:
         unhealthy_nodes: host names; only the first is replaced.
         assignments: current assignment by PodSet name; PodSets without one are skipped.
         owned_by_single_pod: the Workload belongs to one plain Pod, which cannot move.
+        mates: domains that other PodSets share, with their assignments, which stay.
     """
 
     unhealthy_nodes: tuple[str, ...]
     assignments: Mapping[str, TopologyAssignment]
     owned_by_single_pod: bool = False
+    mates: tuple[tuple[tuple[SharedDomain, ...], TopologyAssignment], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from rackgate_assigner.topology.model import NodeInfo, PodSetRequest
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload.execution_time import execution_time_limit
 from rackgate_assigner.workload.object_size import rounded
-from rackgate_assigner.workload.podsets import PodSetResources, podset_resources
+from rackgate_assigner.workload.podsets import Nesting, PodSetResources, podset_resources
 
 REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 HOST_LEVELS: Final = (names.HOSTNAME_LABEL,)
@@ -85,6 +85,7 @@ class WorkloadInfo:
         admitted_at: RFC 3339 time of its admission, "" if it is not admitted.
         execution_time_s: seconds that one admission may last; inf without a maximum.
         was_preempted: an earlier admission ended with a preemption.
+        nesting: its annotation about domains that PodSets share, "" without one.
         hold: why its gangs do not allow an admission; "" if they do.
     """
 
@@ -131,6 +132,7 @@ class WorkloadInfo:
     admitted_at: str = ""
     execution_time_s: float = inf
     was_preempted: bool = False
+    nesting: str = ""
     hold: str = ""
 
     @property
@@ -419,12 +421,14 @@ def _podset_resources(
 ) -> tuple[PodSetResources, ...]:
     """PodSets of the spec; templates of a known generation are not decoded again."""
     meta = workload.metadata
+    written = meta.annotations.get(names.GANG_NESTING_ANNOTATION, "")
     if previous is not None and meta.generation:
-        known = (previous.uid, previous.generation)
-        if known == (meta.uid, meta.generation):
+        known = (previous.uid, previous.generation, previous.nesting)
+        if known == (meta.uid, meta.generation, written):
             return previous.podsets
+    nesting = Nesting.read(written, [podset.name for podset in workload.spec.pod_sets])
     return tuple(
-        podset_resources(index, podset, excluded)
+        podset_resources(index, podset, excluded, nesting)
         for index, podset in enumerate(workload.spec.pod_sets)
     )
 
@@ -539,4 +543,5 @@ def workload_info(
         admitted_at=_transition_time(admitted) if _is_true(admitted) else "",
         execution_time_s=execution_time_limit(workload),
         was_preempted=_was_preempted(workload),
+        nesting=meta.annotations.get(names.GANG_NESTING_ANNOTATION, ""),
     )

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from rackgate.gang.nesting import PATH, NestingError, decode_nesting
 from rackgate.jobframework.topology_request import request_errors
 from rackgate.resources.pod_defaults import (
     DefaultedPod,
@@ -20,7 +21,12 @@ from rackgate.resources.pod_requests import pod_requests
 from rackgate.resources.quantity import QuantityError
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
-from rackgate_assigner.topology.model import PodSetRequest, SliceLayer, TopologyRequest
+from rackgate_assigner.topology.model import (
+    PodSetRequest,
+    SharedDomain,
+    SliceLayer,
+    TopologyRequest,
+)
 from rackgate_assigner.topology.placement.node_matching import node_affinity
 
 _SHARED_LIMIT: Final = 4096
@@ -45,6 +51,47 @@ class PodDefaults:
 
 
 NO_POD_DEFAULTS: Final = PodDefaults()
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """Domains that PodSets share, as an annotation of their Workload says.
+
+    Attributes:
+        shared: by PodSet, coarsest first; those placed first come first.
+        problem: why it cannot be read; None if it can.
+    """
+
+    shared: Mapping[str, tuple[SharedDomain, ...]] = field(default_factory=dict)
+    problem: str | None = None
+
+    @classmethod
+    def read(cls, text: str, podsets: Sequence[str]) -> Nesting:
+        """Read the annotation of a Workload with these PodSets; "" stands for none."""
+        if not text:
+            return NO_NESTING
+        try:
+            found = decode_nesting(text)
+        except NestingError as error:
+            return cls(problem=str(error))
+        unknown = [entry.podset for entry in found if entry.podset not in podsets]
+        if unknown:
+            return cls(problem=f'{PATH}: there is no PodSet "{unknown[0]}"')
+        return cls(
+            {
+                entry.podset: tuple(
+                    SharedDomain(one.group, one.level, one.required) for one in entry.within
+                )
+                for entry in found
+            }
+        )
+
+    def turn(self, podset: str) -> int:
+        """The place of a PodSet in the order of placement."""
+        return list(self.shared).index(podset) if podset in self.shared else 0
+
+
+NO_NESTING: Final = Nesting()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +187,8 @@ def _shape_of(request: PodSetRequest, min_count: int | None) -> Hashable:
         tuple(sorted(request.requests.items())),
         request.topology,
         request.group,
+        request.shared,
+        request.turn,
         tuple(sorted(request.node_selector.items())),
         request.tolerations,
         None if affinity is None else json.dumps(affinity, sort_keys=True),
@@ -147,7 +196,10 @@ def _shape_of(request: PodSetRequest, min_count: int | None) -> Hashable:
 
 
 def podset_resources(
-    index: int, podset: kueue.PodSet, excluded: tuple[str, ...]
+    index: int,
+    podset: kueue.PodSet,
+    excluded: tuple[str, ...],
+    nesting: Nesting = NO_NESTING,
 ) -> PodSetResources:
     """Project a PodSet; unreadable fields are reported in `problem`. No pod_defaults are applied.
 
@@ -155,8 +207,9 @@ def podset_resources(
         index: its position in `spec.podSets`.
         podset: as decoded by the watch.
         excluded: prefixes of resources that count neither for quota nor for capacity.
+        nesting: of its Workload.
     """
-    problem = _request_problem(f"spec.podSets[{index}]", podset)
+    problem = _request_problem(f"spec.podSets[{index}]", podset) or nesting.problem
     path = f"spec.podSets[{podset.name}].template"
     spec, affinity = wire.PodSpec(), None
     requests: Mapping[str, int] = {}
@@ -184,6 +237,8 @@ def podset_resources(
         node_selector=spec.node_selector,
         tolerations=spec.tolerations,
         node_affinity=affinity,
+        shared=nesting.shared.get(podset.name, ()),
+        turn=nesting.turn(podset.name),
     )
     min_count = _min_count(podset)
     row = PodSetResources(

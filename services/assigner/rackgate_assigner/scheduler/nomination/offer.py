@@ -52,10 +52,11 @@ def resource_rank(resource: str) -> int:
 
 
 def units_of(podsets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
-    """PodSets of one group together, at the position of the first; others alone."""
+    """PodSets of one group or shared domain, at the position of the first; others alone."""
     units: dict[object, list[PodSetRequest]] = {}
     for index, podset in enumerate(podsets):
-        units.setdefault(podset.group or index, []).append(podset)
+        key = podset.shared[0] if podset.shared else podset.group or index
+        units.setdefault(key, []).append(podset)
     return list(units.values())
 
 
@@ -98,7 +99,8 @@ def _topology_problem(
         asks_here = any(resource in podset.requests for resource in group.covered)
         asks_here = asks_here or "pods" in group.covered
         return f'Flavor "{name}" does not support TopologyAwareScheduling' if asks_here else None
-    if all(level in flavor.levels for level in requested_levels(podset.topology)):
+    levels = [*requested_levels(podset.topology), *(one.level for one in podset.shared)]
+    if all(level in flavor.levels for level in levels):
         return None
     return f'Flavor "{name}" does not contain the requested level'
 

@@ -21,7 +21,7 @@ from rackgate_assigner.scheduler.nomination.nomination import (
 )
 from rackgate_assigner.scheduler.nomination.offer import Offer
 from rackgate_assigner.topology.model import NoFit
-from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.topology.placement.nested import place_nested
 from rackgate_assigner.workload.admission_checks import required_checks
 from rackgate_assigner.workload.decisions import TopologyNotFound
 from rackgate_assigner.workload.info import Charge
@@ -172,7 +172,7 @@ def find_assignments(
         for index, (flavor, podsets) in enumerate(requests.by_flavor.items()):
             topology = state.topologies.by_flavor[flavor]
             with nullcontext() if simulate_empty else state.timing(flavor):
-                placement = place(
+                placement = place_nested(
                     topology.tree,
                     topology.capacity,
                     [podset.request for podset in podsets],
@@ -220,7 +220,7 @@ def _more_rejections(
 def _rejections(
     requests: TopologyRequests, failure: NoFit, *, fits_when_empty: bool | None = None
 ) -> tuple[TopologyNotFound, ...]:
-    """The rejection of the PodSet that does not fit; members of its group share it."""
+    """The rejection of the PodSet that does not fit; those placed with it share it."""
     for flavor, podsets in requests.by_flavor.items():
         group = next(
             (one.request.group for one in podsets if one.request.name == failure.podset), ""
@@ -228,7 +228,9 @@ def _rejections(
         found = tuple(
             TopologyNotFound(one.request.name, flavor, failure.message, fits_when_empty)
             for one in podsets
-            if one.request.name == failure.podset or (group and one.request.group == group)
+            if one.request.name == failure.podset
+            or (group and one.request.group == group)
+            or one.request.name in failure.members
         )
         if found:
             return found

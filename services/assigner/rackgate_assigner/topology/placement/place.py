@@ -98,7 +98,7 @@ def place(
     )
     assignments: dict[str, TopologyAssignment] = {}
     for group in group_podsets(podsets):
-        found = _place_group(search, group, leaf_range)
+        found = place_group(search, group, leaf_range)
         if isinstance(found, NoFit):
             return Placement(assignments, found)
         assignments.update(found)
@@ -135,9 +135,10 @@ def group_podsets(podsets: Sequence[PodSetRequest]) -> Iterator[PodSetGroup]:
         yield PodSetGroup(tuple(members), workers, leader)
 
 
-def _place_group(
+def place_group(
     search: PlacementSearch, group: PodSetGroup, leaf_range: tuple[int, int] | None
 ) -> dict[str, TopologyAssignment] | NoFit:
+    """Place the PodSets of one group within a range of leaves, and assume their pods."""
     names = tuple([member.name for member in group.members])
     workers = group.workers
     problem = ""

@@ -3,7 +3,7 @@
 1. The domains of the current assignment on other nodes are kept. Each must
    still be a leaf of the tree.
 2. The new pods may be restricted to a domain: to the one whose PodSet slice lost only some of its
-   pods, else to the required domain of the kept pods.
+   pods, else to the required domain of the kept pods, else to one shared with other PodSets.
 3. The pods of the unhealthy node are placed there as `place` does it, and merged with the kept
    ones.
 
@@ -26,6 +26,7 @@ from rackgate_assigner.topology.model import (
     Placement,
     PodSetRequest,
     Replacement,
+    SharedDomain,
     SliceLayer,
 )
 from rackgate_assigner.topology.placement.place import (
@@ -64,7 +65,12 @@ def replace(
         if stays or not replacement.unhealthy_nodes:
             assignments[podset.name] = current
             continue
-        found = _replace_podset(search, podset, current, replacement.unhealthy_nodes[0])
+        unhealthy_node = replacement.unhealthy_nodes[0]
+        placed = {**replacement.assignments, **assignments}
+        mates = [(one.shared, placed[one.name]) for one in podsets if one.name in placed]
+        mates += replacement.mates
+        shared = _shared_domain(tree, podset, mates, unhealthy_node)
+        found = _replace_podset(search, podset, current, unhealthy_node, shared)
         if isinstance(found, str):
             return Placement(assignments, NoFit(podset.name, found, (podset.name,)))
         assignments[podset.name] = found
@@ -72,9 +78,16 @@ def replace(
 
 
 def _replace_podset(
-    search: PlacementSearch, podset: PodSetRequest, current: TopologyAssignment, unhealthy_node: str
+    search: PlacementSearch,
+    podset: PodSetRequest,
+    current: TopologyAssignment,
+    unhealthy_node: str,
+    shared: tuple[int, int] | None,
 ) -> TopologyAssignment | str:
-    """The merged assignment, or why there is none; new pods are assumed."""
+    """The merged assignment, or why there is none; new pods are assumed.
+
+    `shared` are leaves that the new pods must stay in, if nothing narrower restricts them.
+    """
     tree = search.tree
     remaining: dict[int, int] = {}
     pods_to_replace = 0
@@ -96,7 +109,9 @@ def _replace_podset(
         leaf_range = _incomplete_slice_domain(tree, remaining, pods_to_replace, layers)
     elif remaining:
         leaf_range = _required_domain(tree, podset, next(iter(remaining)))
-    if partial and leaf_range is not None:
+    if leaf_range is None:
+        leaf_range = shared
+    elif partial:
         fitting = [
             layer for layer in layers if layer.size > 0 and pods_to_replace % layer.size == 0
         ]
@@ -121,6 +136,28 @@ def _required_domain(
         return None
     level = tree.levels.index(required)
     return _leaf_range(tree, level, tree.domain_of_leaf(leaf, level))
+
+
+def _shared_domain(
+    tree: TopologyTree,
+    podset: PodSetRequest,
+    mates: Sequence[tuple[Sequence[SharedDomain], TopologyAssignment]],
+    unhealthy_node: str,
+) -> tuple[int, int] | None:
+    """Leaves of the narrowest required domain that a PodSet shares with pods that stay, or None."""
+    for shared in reversed(podset.shared):
+        if not shared.required or shared.level not in tree.levels:
+            continue
+        level = tree.levels.index(shared.level)
+        for chain, assignment in mates:
+            if shared not in chain:
+                continue
+            hosts = (values for values, _ in assignment.domains if values[-1] != unhealthy_node)
+            leaves = (tree.leaf_of_values(values) for values in hosts)
+            leaf = next((found for found in leaves if found is not None), None)
+            if leaf is not None:
+                return _leaf_range(tree, level, tree.domain_of_leaf(leaf, level))
+    return None
 
 
 def _incomplete_slice_domain(
