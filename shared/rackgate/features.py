@@ -22,6 +22,7 @@ OSMO_POOLS: Final = "RackgateOsmoPools"
 RENDER_FOR_KAI: Final = "RackgateRenderForKAI"
 WORKLOAD_REV_N: Final = "WorkloadRevN"
 NODES_BY_NAME: Final = "RackgateNodesByName"
+POD_GROUPS: Final = "RackgatePodGroups"
 
 
 class Stage(StrEnum):
@@ -149,6 +150,11 @@ class Features:
     )
     osmo_pools: bool = _alpha(
         OSMO_POOLS, "Validate OSMO Pools and Workflows; keep a KAI Topology in sync with each Pool."
+    )
+    pod_groups: bool = _alpha(
+        POD_GROUPS,
+        "Manage plain pods with a queue label, alone and in groups; needs the component "
+        "deploy/pods.",
     )
     nodes_by_name: bool = _beta(
         NODES_BY_NAME,

@@ -11,7 +11,15 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,7 +29,7 @@ import yaml
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
-from rackgate.features import OSMO_POOLS, Features
+from rackgate.features import OSMO_POOLS, POD_GROUPS, Features
 from rackgate.kube.client import Client
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.errors import (
@@ -311,20 +319,25 @@ async def apply_basics(
     webhook_url: str | None,
     *,
     visibility: VisibilityAddress | None,
-    osmo: bool = False,
+    components: Sequence[str] = (),
 ) -> None:
     """Apply namespace, roles, admission policies and, with addresses, what calls the services.
 
-    With `osmo`, also what `deploy/osmo` adds to them. Returns when the roles are in effect.
+    Also what the components, folders of `deploy`, add to them. Returns when the roles are in
+    effect.
     """
-    extra = deploy / "osmo"
-    more = [extra / "rbac.yaml", extra / "cluster"] if osmo else []
+    extras = [deploy / name for name in components]
+    parts = ("rbac.yaml", "cluster")
+    more = [path for extra in extras for part in parts if (path := extra / part).exists()]
     rbac = documents(deploy / "rbac", deploy / "cluster", *more)
     namespaces = [entry for entry in rbac if entry["kind"] == "Namespace"]
     await apply_all(client, namespaces)
     wanted = [entry for entry in rbac if entry["kind"] != "Namespace"]
-    hooks = documents(deploy / "webhook")
-    for entry in with_webhooks_of(hooks, extra / "webhooks.yaml") if osmo else hooks:
+    policies = [path for extra in extras if (path := extra / "policies.yaml").exists()]
+    hooks = documents(deploy / "webhook", *policies)
+    for extra in extras:
+        hooks = with_webhooks_of(hooks, extra / "webhooks.yaml")
+    for entry in hooks:
         if entry["kind"].endswith("WebhookConfiguration"):
             if webhook_url is not None:
                 wanted.append(with_local_webhook(entry, webhook_url))
@@ -506,13 +519,15 @@ async def _prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> N
         url = f"https://{ports.LOOPBACK}:{shared_port(cluster, 'webhook')}"
     gates = cluster.playground.feature_gates
     osmo = gates.get(OSMO_POOLS, False)
+    by_gate = {"osmo": OSMO_POOLS, "pods": POD_GROUPS}
+    components = [name for name, gate in by_gate.items() if gates.get(gate, False)]
     visibility = None
     if "assigner" in services and Features.of(gates).visibility_on_demand:
         visibility = VisibilityAddress("localhost", shared_port(cluster, "visibility"))
     async with admin_client(cluster.folder, cluster.playground) as client:
         await asyncio.gather(
             apply_crds(client, deploy, osmo=osmo),
-            apply_basics(client, deploy, url, visibility=visibility, osmo=osmo),
+            apply_basics(client, deploy, url, visibility=visibility, components=components),
             apply_all(client, node_documents(nodes)),
             *(
                 put_operator(client, _operator_documents(cluster, name))

@@ -7,7 +7,7 @@ update the cache and enqueue keys. They are cheap, and the same on a standby.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -16,7 +16,9 @@ from prometheus_client.core import GaugeMetricFamily
 from rackgate.api import names, resources
 from rackgate.api.resources import JOBS, JOBSETS, RAY_CLUSTERS
 from rackgate.jobframework.generic_job import JobLike
-from rackgate.jobframework.managed import is_child_of_job
+from rackgate.jobframework.managed import is_child_of_job, is_group_pod
+from rackgate.jobframework.pod_group.pods import GroupPod
+from rackgate.jobframework.registry import POD_KINDS
 from rackgate.kube.access import missing_rights
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
@@ -31,6 +33,8 @@ from rackgate_assigner.cache.usage import ExcessUsage
 from rackgate_assigner.cache.verification_controller import Verification
 from rackgate_assigner.jobs import executor as job_executor
 from rackgate_assigner.jobs.controller import JobController
+from rackgate_assigner.jobs.pod_groups.index import PodGroups, key_of
+from rackgate_assigner.jobs.pod_groups.writer import PodGroupWriter
 from rackgate_assigner.node_replacement.controller import NodeReplacementController
 from rackgate_assigner.node_replacement.second_pass import second_pass
 from rackgate_assigner.node_replacement.writer import NodeWriter
@@ -82,7 +86,9 @@ class Assigner:
             requeue_by_creation=ready.requeuing_strategy.timestamp == "Creation",
             admission_fair_sharing=settings.admission_fair_sharing.rules(features),
         )
-        self.watches = Watches(client, osmo=features.osmo_pools)
+        self.watches = Watches(client, osmo=features.osmo_pools, pod_groups=features.pod_groups)
+        self._groups = {kind.name: PodGroups() for kind in POD_KINDS}
+        self._group_writer: PodGroupWriter | None = None
         self.recorder = EventRecorder(client, "assigner", instance=settings.identity)
         self._report = Reporter(self.recorder)
         # Do not write while the API server may have another store than the one that was read.
@@ -149,9 +155,15 @@ class Assigner:
         self, client: Client, writer: WorkloadWriter, settings: AssignerSettings
     ) -> JobController:
         watches = self.watches
+        jobs: dict[str, Mapping[str, JobLike]] = {
+            kind: watch.store for kind, watch in watches.kinds.items()
+        }
+        if watches.group_pods is not None:
+            jobs |= self._groups
+            self._group_writer = PodGroupWriter(client, watches.group_pods.store.get)
         return JobController(
             job_executor.Stores(
-                {kind: watch.store for kind, watch in watches.kinds.items()},
+                jobs,
                 watches.child_jobs.store,
                 watches.workloads.store,
                 watches.flavors.store,
@@ -170,6 +182,7 @@ class Assigner:
             timeouts=settings.wait_for_pods_ready.timeouts(),
             retention=settings.object_retention_policies.retention(),
             is_namespace_selected=None if self._selector.everything else self._is_selected,
+            pods=self._group_writer,
         )
 
     def _usage_controller(self) -> UsageController | None:
@@ -373,6 +386,8 @@ class Assigner:
         cache.on_pods_changed = self.jobs.on_pods_change
         cache.on_hosts_changed = failures.on_hosts_change
         cache.on_excess_usage_changed = self._on_excess_usage_changed
+        if watches.group_pods is not None:
+            watches.group_pods.add_listener(self._on_group_pod_upsert, self._on_group_pod_delete)
         for managed in watches.kinds.values():
             managed.add_listener(self._on_job_upsert, self._on_job_delete)
             managed.add_listener(self.jobs.on_job_upsert, self.jobs.on_job_delete)
@@ -518,6 +533,32 @@ class Assigner:
         if is_child_of_job(job.metadata) and job.metadata.key not in self.watches.child_jobs.store:
             self.cache.drop_owner(job.metadata.uid)
         self.scheduler.request_cycle_if_changed()
+
+    def _on_group_pod_upsert(self, before: GroupPod | None, pod: GroupPod) -> None:
+        if not is_group_pod(pod.metadata):
+            return  # one of a job: it copied the label from a template
+        if before is not None and key_of(before) != key_of(pod):
+            self._on_group_pod_delete(before)
+        kind, key = key_of(pod)
+        is_new = self._groups[kind].put(key, pod)
+        group = self._groups[kind][key]
+        if is_new:
+            self._on_job_upsert(None, group)
+        self.jobs.on_job_upsert(None, group)
+
+    def _on_group_pod_delete(self, pod: GroupPod) -> None:
+        kind, key = key_of(pod)
+        groups = self._groups[kind]
+        if key not in groups:
+            return
+        group = groups[key]
+        if self._group_writer is not None:
+            self._group_writer.forget(pod.metadata)
+        if groups.drop(key, pod):
+            self._on_job_delete(group)
+            self.jobs.on_job_delete(group)
+        else:
+            self.jobs.on_job_upsert(None, groups[key])
 
     def _on_child_job_delete(self, child_job: batch.Job) -> None:
         self.cache.drop_owner(child_job.metadata.uid)

@@ -22,7 +22,13 @@ from rackgate.installation.uninstall import Failures, run_concurrently
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.wire.lists import page_items
-from rackgate_ungater.state_machine.gated_objects import ELASTIC, TOPOLOGY, GatedPod, decode_pod
+from rackgate_ungater.state_machine.gated_objects import (
+    ADMISSION,
+    ELASTIC,
+    TOPOLOGY,
+    GatedPod,
+    decode_pod,
+)
 from rackgate_ungater.writer import patch_body, patch_tail
 
 # A client that keeps creating gated pods must not delay the uninstall indefinitely.
@@ -31,7 +37,7 @@ _CREATED_LATE: Final = "it was created while others were released"
 _POLL_S: Final = 0.3
 _MAX_LOGGED: Final = 50
 _POD_SELECTOR: Final = {"labelSelector": names.PODSET_LABEL}
-_TAIL: Final = patch_tail((), (), TOPOLOGY | ELASTIC)
+_TAIL: Final = patch_tail((), (), TOPOLOGY | ELASTIC | ADMISSION)
 
 log = structlog.get_logger()
 

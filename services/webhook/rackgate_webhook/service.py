@@ -62,6 +62,7 @@ class WebhookService:
             both_levels=settings.features.required_and_preferred,
             elastic_kinds=elastic_kinds,
             kai=settings.rendering,
+            pod_groups=settings.features.pod_groups,
             async_routes=routes,
             max_connections=serving.max_connections,
         )

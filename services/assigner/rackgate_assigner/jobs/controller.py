@@ -21,8 +21,9 @@ from rackgate.api.resources import JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS
 from rackgate.features import DEFAULTS, Features
 from rackgate.jobframework.generic_job import GenericJob, JobLike
 from rackgate.jobframework.managed import is_child_of_job
+from rackgate.jobframework.pod_group.pod_group import PodGroup
 from rackgate.jobframework.podsets import pods_without_gate, total_pods
-from rackgate.jobframework.registry import KINDS, kind_of, owner_of
+from rackgate.jobframework.registry import KINDS, POD_KINDS, kind_of, owner_of
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate.wire.batch import Job
@@ -41,6 +42,8 @@ from rackgate_assigner.jobs.plan import (
     plan_unmanaged_job,
     reclaimed_pods,
 )
+from rackgate_assigner.jobs.pod_groups.state import read_group_state
+from rackgate_assigner.jobs.pod_groups.writer import PodGroupWriter
 from rackgate_assigner.jobs.state import (
     JobState,
     Priority,
@@ -101,6 +104,7 @@ class JobController:
         timeouts: PodsReadyTimeouts = _NO_TIMEOUTS,
         retention: Retention = _KEEP,
         is_namespace_selected: Callable[[str], bool] | None = None,
+        pods: PodGroupWriter | None = None,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -120,13 +124,15 @@ class JobController:
             timeouts: how long pods of an admitted job may be missing.
             retention: how long ended Workloads are kept.
             is_namespace_selected: whether jobs of a namespace are managed; None: they are in all.
+            pods: for groups of plain pods; None: they are not managed.
         """
         self._unmanaged = unmanaged_namespaces(system_namespace)
         self.queue = WorkQueue[Key]("jobs", self._reconcile, workers=workers)
         self._stores, self._report, self._features = stores, reporter, features
         self._executor = ActionExecutor(
-            stores, client, writer, reporter, on_missing=self._wait_for_flavor
+            stores, client, writer, reporter, on_missing=self._wait_for_flavor, pods=pods
         )
+        self._pods = pods
         self._assumed_writes, self._assumed_creations = (
             self._executor.assumed_writes,
             AssumedCreations[None](),
@@ -157,6 +163,8 @@ class JobController:
     async def run(self) -> None:
         """Reconcile everything once, then every change, until cancelled."""
         self._assumed_writes.clear()
+        if self._pods is not None:
+            self._pods.clear()
         self._assumed_creations.clear()
         self._left_to_collector_until.clear()
         jobs = [Key(kind, name) for kind, store in self._stores.jobs.items() for name in store]
@@ -200,19 +208,19 @@ class JobController:
 
     def on_workload_upsert(self, before: Workload | None, workload: Workload) -> None:
         """A Workload was added or changed."""
-        owner = workload.metadata.controller
+        owner = workload.owner_uid
         key = workload.metadata.key
-        if before is not None and before.metadata.controller != owner:
-            _remove_from_index(self._workloads_by_owner, before)
+        if before is not None and before.owner_uid != owner:
+            _discard_key(self._workloads_by_owner, before.owner_uid, key)
             if owner_of(before) is not None:
                 # Its owner was changed, so the job has no Workload now and must stop.
                 self._owner_removed.add(key)
                 self._enqueue_for_workload(before)
         if before is not None and before.job_uid != workload.job_uid:
             _discard_key(self._workloads_by_job, before.job_uid, key)
-        if owner is not None:
-            self._workloads_by_owner[owner.uid].add(key)
-            self._assumed_creations.forget(owner.uid)
+        if owner:
+            self._workloads_by_owner[owner].add(key)
+            self._assumed_creations.forget(owner)
         if workload.job_uid:
             self._workloads_by_job[workload.job_uid].add(key)
         self._enqueue_for_workload(workload)
@@ -225,7 +233,7 @@ class JobController:
         self._left_to_collector_until.pop(workload.metadata.key, None)
         self._missing_owners.pop(workload.metadata.key, None)
         self._owner_removed.discard(workload.metadata.key)
-        _remove_from_index(self._workloads_by_owner, workload)
+        _discard_key(self._workloads_by_owner, workload.owner_uid, workload.metadata.key)
         _discard_key(self._workloads_by_job, workload.job_uid, workload.metadata.key)
         self._enqueue_for_workload(workload)
 
@@ -406,6 +414,8 @@ class JobController:
             return  # the watch will show our last write, and reconcile this key again
         expected = workload_name_of(job)
         own = next((w for w in workloads if w.metadata.name == expected), None)
+        if isinstance(job, PodGroup) and self._pods is not None:
+            await self._tidy(job, own, self._pods)
         job_state = self._read_timed_state(key, job, own)
         if own is None and job_state.finished is None:
             self._report_missing_class(job, job_state.priority)
@@ -418,6 +428,20 @@ class JobController:
             await self._create(key, job, action)
         else:
             await self._executor.execute(job, action)
+
+    async def _tidy(self, group: PodGroup, workload: Workload | None, pods: PodGroupWriter) -> None:
+        """What pods need that no Workload decides: surplus ones go, and ended ones are released."""
+        if group.total == 0:
+            note = (
+                f"metadata.annotations[{names.POD_GROUP_TOTAL_ANNOTATION}] of the oldest pod is not"
+                " the number of pods of the group: delete the pods, and create them with it"
+            )
+            self._report.job(group, "ErrWorkloadCompose", note, warning=True)
+        surplus = await pods.tidy(group, workload)
+        if surplus:
+            names_of_pods = ", ".join(pod.metadata.name for pod in surplus[:5])
+            note = f"the group has {group.total} pods: deleted surplus pods {names_of_pods}"
+            self._report.job(group, "ExcessPodDeleted", note)
 
     async def _create(self, key: Key, job: JobLike, action: CreateWorkload) -> None:
         """Create the Workload of a job, unless an earlier creation is not in the watch yet."""
@@ -509,6 +533,8 @@ class JobController:
         behind = self._assumed_writes.is_stale
         # Children are only written while it is suspended, and only then their events arrive here.
         children = self._children_of(job) if kind_of(job).is_suspended(job) else ()
+        if isinstance(job, PodGroup) and self._pods is not None and self._pods.is_behind(job):
+            return True
         return (
             behind(key.kind, job.metadata)
             or any(behind(WORKLOADS.kind, workload.metadata) for workload in workloads)
@@ -520,7 +546,7 @@ class JobController:
         if workload is None or self._assumed_writes.is_stale(WORKLOADS.kind, workload.metadata):
             return
         live_pods = self._pods_holding_quota(workload.job_uid)
-        if workload.metadata.controller is None:
+        if not workload.owner_uid:
             await self._reconcile_ownerless_workload(key, workload, live_pods)
             return
         if self._is_owner_foreign(workload):
@@ -528,7 +554,7 @@ class JobController:
             await self._executor.execute(None, action)
             return
         owner = owner_of(workload)
-        if owner is None:
+        if owner is None or (owner[0] in POD_KINDS and self._pods is None):
             return  # The controller of that kind handles it.
         job = self.job_for(workload)
         if job is not None:
@@ -587,6 +613,8 @@ class JobController:
             await self._executor.execute(None, plan_orphaned_workload(workload, live_pods))
         elif names.QUEUE_LABEL in live.metadata.labels:
             self.queue.add_later(key, POLL_S)
+        elif isinstance(live, PodGroup):
+            return  # nobody may remove the label
         else:
             live_pods = self._remaining_pods(live)
             job_state = read_job_state(
@@ -604,10 +632,11 @@ class JobController:
     def _is_owner_missing(self, workload: Workload) -> bool:
         meta = workload.metadata
         known = self._missing_owners.get(meta.key)
-        return known is not None and meta.controller is not None and known == meta.controller.uid
+        return known is not None and known == workload.owner_uid
 
     def _record_missing_owner(self, workload: Workload) -> None:
         meta = workload.metadata
+        # The uid of a group is used again by the next group of its name.
         if meta.controller is not None and meta.key in self._stores.workloads:
             self._missing_owners[meta.key] = meta.controller.uid
 
@@ -642,6 +671,11 @@ class JobController:
         priority = resolve_priority(
             job, self._stores.workload_priority_classes, self._stores.priority_classes
         )
+        if isinstance(job, PodGroup):
+            live_pods = self._remaining_pods(job)
+            return read_group_state(
+                job, workload, priority, live_pods=live_pods, beyond_admission=beyond_admission
+            )
         return read_job_state(
             job,
             workload,

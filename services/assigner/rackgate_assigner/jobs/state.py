@@ -25,7 +25,7 @@ from rackgate.jobframework.injection import (
     has_podset_info,
     has_template_lost_flavor,
 )
-from rackgate.jobframework.jsonpatch import pointer
+from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
 from rackgate.jobframework.managed import is_child_of_job
 from rackgate.jobframework.podsets import (
     check_keys,
@@ -33,7 +33,7 @@ from rackgate.jobframework.podsets import (
     original_templates,
     topology_by_podset,
 )
-from rackgate.jobframework.registry import kind_of
+from rackgate.jobframework.registry import POD_GROUP, kind_of
 from rackgate.jobframework.templates import (
     RESERVED_ANNOTATIONS,
     RESERVED_LABELS,
@@ -98,6 +98,7 @@ class JobState:
         reclaimable_pods: pods that are done and not created again, by PodSet.
         live_pods: pods whose quota is kept until they are gone, including terminating ones.
         beyond_admission: pods that run beyond those admitted, in PodSets where no gate holds them.
+        workload_ops: what its Workload lacks besides its spec.
     """
 
     kind: str = "Job"
@@ -121,6 +122,7 @@ class JobState:
     reclaimable_pods: Mapping[str, int] = field(default_factory=dict)
     live_pods: int = 0
     beyond_admission: int = 0
+    workload_ops: tuple[JsonPatchOp, ...] = ()
 
     @property
     def inactive(self) -> bool:
@@ -217,6 +219,8 @@ def read_job_state(
 def workload_name_of(job: JobLike) -> str:
     """The name of a job's Workload; there is only one."""
     resource = kind_of(job).resource
+    if resource == POD_GROUP.resource:
+        return job.metadata.name
     return workload_name(resource.kind, resource.group, job.metadata.name, job.metadata.uid)
 
 
@@ -268,8 +272,7 @@ def has_foreign_owner(workload: Workload, parent: Workload | None = None) -> boo
 
 def is_owned_by(workload: Workload, uid: str) -> bool:
     """Whether the Workload's controller is the object with this uid."""
-    owner = workload.metadata.controller
-    return owner is not None and owner.uid == uid
+    return workload.owner_uid == uid
 
 
 def is_started(job: JobLike, templates: Sequence[PodTemplate]) -> bool:

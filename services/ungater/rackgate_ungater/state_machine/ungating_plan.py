@@ -35,6 +35,7 @@ from rackgate.api import names
 from rackgate.api.names import slice_ordinal
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate_ungater.state_machine.gated_objects import (
+    ADMISSION,
     ELASTIC,
     TOPOLOGY,
     GatedPod,
@@ -421,6 +422,7 @@ def podset_admission(
         assignment=own_assignment or _without_topology(count),
         ranks=rank_source(podset, workload.podsets),
         unhealthy=workload.unhealthy,
+        gates=TOPOLOGY | ADMISSION if workload.of_plain_pods else TOPOLOGY,
         reclaimable=podset.reclaimable,
     )
 

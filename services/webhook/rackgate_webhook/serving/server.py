@@ -71,6 +71,7 @@ class WebhookServer:
         both_levels: bool = False,
         elastic_kinds: Collection[str] = (),
         kai: RenderOptions | None = None,
+        pod_groups: bool = False,
         async_routes: Mapping[str, AsyncDecide] | None = None,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
@@ -81,7 +82,7 @@ class WebhookServer:
         self._max_connections = max_connections
         self._draining = False
         self._routes: dict[str, Decide] = {
-            "/mutate": partial(mutate, elastic_kinds=elastic_kinds, kai=kai),
+            "/mutate": partial(mutate, elastic_kinds=elastic_kinds, kai=kai, pod_groups=pod_groups),
             "/validate": partial(validate, both_levels=both_levels, elastic_kinds=elastic_kinds),
         }
         self._async_routes = dict(async_routes or {})
