@@ -31,6 +31,7 @@ OWN_PLANES = (
     "test_playground",
     "test_playground_page",
     "test_gates_off",
+    "test_pod_groups",
 )
 LONG = (
     "test_task_pages",
