@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.features import POD_GROUPS
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
+from tests.integration.test_scaling import watch_invariants
 from tests.support.cluster import Cluster, exactly_bound, until
 from tests.support.objects import BLOCK, RACK, Object
 from tests.support.playground import Playground, start_playground
@@ -41,7 +43,11 @@ async def cluster(own: Playground) -> AsyncIterator[Cluster]:
         await cluster.create(
             kinds.NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": pool}}
         )
+        done = asyncio.Event()
+        watching = asyncio.create_task(watch_invariants(cluster, done))
         yield cluster
+        done.set()
+        assert await watching == []
         ended = own.restart_ended()
         await cluster.leave()
         assert not ended, "\n".join(ended)
@@ -203,7 +209,7 @@ async def test_a_failed_pod_is_replaced_and_a_surplus_pod_is_deleted(cluster: Cl
     await cluster.merge(kinds.PODS, "g-1", fail)
 
     async def failed() -> bool:
-        return (await cluster.get(kinds.PODS, "g-1"))["status"]["phase"] == "Failed"
+        return bool((await cluster.get(kinds.PODS, "g-1"))["status"]["phase"] == "Failed")
 
     await until("a pod failed", failed)
     again = plain_pod("g-again", group="g", total=2, required=RACK)
@@ -256,14 +262,15 @@ async def test_what_decides_about_a_pod_does_not_change(cluster: Cluster) -> Non
     await cluster.add_queue(topology=False, quota={"cpu": "0"})
     await submit_group(cluster, "g", 2)
     await condition(cluster, "g", "QuotaReserved", "False")
-    for change in (
+    changes: list[Object] = [
         {"metadata": {"labels": {names.QUEUE_LABEL: "other"}}},
         {"metadata": {"labels": {names.MANAGED_LABEL: None}}},
         {"metadata": {"labels": {names.POD_GROUP_LABEL: "other"}}},
         {"metadata": {"annotations": {names.POD_GROUP_TOTAL_ANNOTATION: "1"}}},
         {"metadata": {"annotations": {names.WORKLOAD_ANNOTATION: "g"}}},
         {"spec": {"schedulingGates": []}},
-    ):
+    ]
+    for change in changes:
         with pytest.raises((ForbiddenError, UnprocessableError)):
             await cluster.merge(kinds.PODS, "g-0", change)
     for bad in (

@@ -3,6 +3,9 @@
 Without the ungater, a gated pod would stay gated forever. So every pod is released to
 kube-scheduler, with the node labels of its flavor and without a domain.
 
+Plain pods lose our finalizer. Those that were not admitted stay gated: nothing says that they may
+run.
+
 If a pod cannot be released, the others still are: an admission policy may reject the patch, or a
 webhook may be down. Such a pod is reported and stays gated.
 """
@@ -18,15 +21,21 @@ import structlog
 
 from rackgate.api import names
 from rackgate.api.resources import PODS
-from rackgate.installation.uninstall import Failures, run_concurrently
+from rackgate.installation.uninstall import (
+    Failures,
+    remove_finalizer_patch,
+    run_concurrently,
+)
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.wire.core import Meta
 from rackgate.wire.lists import page_items
 from rackgate_ungater.state_machine.gated_objects import (
     ADMISSION,
     ELASTIC,
     TOPOLOGY,
     GatedPod,
+    decode_metadata,
     decode_pod,
 )
 from rackgate_ungater.writer import patch_body, patch_tail
@@ -36,6 +45,7 @@ _MAX_PASSES: Final = 60
 _CREATED_LATE: Final = "it was created while others were released"
 _POLL_S: Final = 0.3
 _MAX_LOGGED: Final = 50
+_PLAIN_POD_SELECTOR: Final = {"labelSelector": names.MANAGED_LABEL}
 _POD_SELECTOR: Final = {"labelSelector": names.PODSET_LABEL}
 _TAIL: Final = patch_tail((), (), TOPOLOGY | ELASTIC | ADMISSION)
 
@@ -88,6 +98,7 @@ async def release_pods(client: Client) -> ReleaseResult:
         else:
             released.pods.add(pod.key)
 
+    await _release_plain_pods(client, failures)
     for left in reversed(range(_MAX_PASSES)):
         # Without the right to list pods, another replica has finished: not an error of a pod.
         gated = await _gated(client)
@@ -100,6 +111,37 @@ async def release_pods(client: Client) -> ReleaseResult:
         if failures.count > before:
             await asyncio.sleep(_POLL_S)
     return released
+
+
+async def _release_plain_pods(client: Client, failures: Failures) -> None:
+    """Remove our finalizer from plain pods. Those that were not admitted stay gated."""
+
+    async def release(meta: Meta) -> None:
+        patch = remove_finalizer_patch(meta, names.MANAGED_FINALIZER)
+        if patch is None:
+            return
+        try:
+            await client.patch(PODS.path(meta.namespace, meta.name), patch, PatchType.JSON)
+        except NotFoundError:
+            return
+        except KubeError as error:
+            failures.add(meta.uid, error)
+
+    for _ in range(_MAX_PASSES):
+        held = []
+        async for page in client.list_pages(PODS.path(), _PLAIN_POD_SELECTOR):
+            held += [
+                meta
+                for raw in page_items(page)
+                if names.MANAGED_FINALIZER in (meta := decode_metadata(raw)).finalizers
+            ]
+        remaining = [meta for meta in held if not failures.is_given_up(meta.uid)]
+        if not remaining:
+            break
+        before = failures.count
+        await run_concurrently(release, remaining)
+        if failures.count > before:
+            await asyncio.sleep(_POLL_S)
 
 
 async def gated_pods(client: Client) -> list[str]:

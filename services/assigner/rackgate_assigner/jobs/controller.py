@@ -42,7 +42,7 @@ from rackgate_assigner.jobs.plan import (
     plan_unmanaged_job,
     reclaimed_pods,
 )
-from rackgate_assigner.jobs.pod_groups.state import read_group_state
+from rackgate_assigner.jobs.pod_groups.state import pods_without_podset, read_group_state
 from rackgate_assigner.jobs.pod_groups.writer import PodGroupWriter
 from rackgate_assigner.jobs.state import (
     JobState,
@@ -442,6 +442,13 @@ class JobController:
             names_of_pods = ", ".join(pod.metadata.name for pod in surplus[:5])
             note = f"the group has {group.total} pods: deleted surplus pods {names_of_pods}"
             self._report.job(group, "ExcessPodDeleted", note)
+        if workload is not None and (other := pods_without_podset(group, workload)):
+            note = (
+                f"pod {other[0].metadata.name} requests something else than the pods that were "
+                "admitted, and stays gated: create one that requests the same, or delete all pods "
+                "of the group"
+            )
+            self._report.job(group, "PodSetMismatch", note, warning=True)
 
     async def _create(self, key: Key, job: JobLike, action: CreateWorkload) -> None:
         """Create the Workload of a job, unless an earlier creation is not in the watch yet."""

@@ -20,6 +20,7 @@ from rackgate.api.names import (
     TOPOLOGY_GATE,
     WORKLOAD_ANNOTATION,
 )
+from rackgate.api.unsupported import unsupported_in_pod
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import Manifest
 from rackgate.jobframework.jsonpatch import JsonPatchOp
@@ -66,7 +67,10 @@ def plain_pod_created(pod: Manifest) -> AdmissionResponse:
         return AdmissionResponse(errors=errors)
     prepared = with_entries(pod, "metadata", "labels", {MANAGED_LABEL: MANAGED})
     prepared = with_gate(prepared, ADMISSION_GATE)
-    return AdmissionResponse(operations=[*template_patch(pod, prepared, ""), *_finalizer_ops(pod)])
+    return AdmissionResponse(
+        operations=[*template_patch(pod, prepared, ""), *_finalizer_ops(pod)],
+        warnings=[str(found) for found in unsupported_in_pod(pod)],
+    )
 
 
 def _finalizer_ops(pod: Manifest) -> list[JsonPatchOp]:

@@ -8,7 +8,7 @@ deleting them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from rackgate.api.meta import MAX_INT32
 from rackgate.api.names import POD_GROUP_FAST_ADMISSION, POD_GROUP_TOTAL_ANNOTATION
@@ -23,8 +23,8 @@ from rackgate.jobframework.templates import items
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta, View
 
-# More roles than PodSets that a Workload can have: such a group gets no Workload.
-MAX_ROLES = 8
+# A group with more roles gets no Workload.
+MAX_ROLES: Final = 8
 
 
 class PodGroupSpec(View, frozen=True):
@@ -135,17 +135,19 @@ class PodGroupJob(GenericJob[PodGroup]):
     controls_jobs: ClassVar[bool] = False
 
     def manifest(self, job: PodGroup) -> Manifest:
-        """The PodSets of its roles."""
+        """The PodSets of its roles, and the template of its oldest pod."""
         podsets = [
             podset_json(role.name, count, role.template, role.request) for role, count in job.roles
         ]
-        return {"spec": {"podSets": podsets}}
+        oldest = [job.pods[0].role] if job.pods else []
+        templates = [{"name": role.name, "template": role.template} for role in oldest]
+        return {"spec": {"podSets": podsets, "templates": templates}}
 
     def templates(self, manifest: Manifest, *, elastic: bool = False) -> list[PodTemplate]:
-        """One for each role."""
+        """That of its oldest pod, which names its PriorityClass, whether or not it is complete."""
         return [
-            PodTemplate(podset["name"], "", "", podset["template"])
-            for podset in self.podsets(manifest)
+            PodTemplate(found["name"], "", "", found["template"])
+            for found in items(manifest["spec"], "templates")
         ]
 
     def podsets(self, manifest: Manifest) -> list[dict[str, Any]]:

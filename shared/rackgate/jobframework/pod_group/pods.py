@@ -15,6 +15,7 @@ import msgspec
 from rackgate.api.names import (
     ADMISSION_GATE,
     MANAGED_FINALIZER,
+    POD_GROUP_INDEX_ANNOTATION,
     POD_GROUP_INDEX_LABEL,
     POD_GROUP_LABEL,
     PODSET_GROUP,
@@ -211,8 +212,8 @@ def _role_of(pod: _Pod) -> Role:
     meta = pod.metadata
     annotations = {key: value for key, value in meta.annotations.items() if key in _TOPOLOGY}
     template = without_empty({"metadata": {"annotations": annotations}, "spec": spec})
-    ranked = POD_GROUP_INDEX_LABEL in meta.labels
-    request = topology_request(template, index_label=POD_GROUP_INDEX_LABEL if ranked else None)
+    label = meta.annotations.get(POD_GROUP_INDEX_ANNOTATION, POD_GROUP_INDEX_LABEL)
+    request = topology_request(template, index_label=label if label in meta.labels else None)
     digest = hashlib.sha1(_encode((template, request)), usedforsecurity=False)
     name = digest.hexdigest()[:_ROLE_DIGITS]
     known = _known_roles.get(name)

@@ -10,7 +10,7 @@ Besides, each pod has needs of its own, that no Workload decides (`pods_to_delet
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from rackgate.api import names
 from rackgate.api.names import WorkloadCondition
@@ -19,11 +19,14 @@ from rackgate.jobframework.injection import StopAction, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.pod_group.pod_group import MAX_ROLES, PlainPod, PodGroup
 from rackgate.jobframework.pod_group.pods import GroupPod
-from rackgate.jobframework.podsets import counts_of, stored_podsets
+from rackgate.jobframework.podsets import counts_of, original_templates, stored_podsets
 from rackgate.jobframework.registry import kind_of
 from rackgate.wire.core import OwnerReference
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.jobs.state import JobState, Priority
+
+# Owners of a Workload: it is kept while one of them exists, and its size is limited.
+MAX_OWNERS: Final = 64
 
 
 def read_group_state(
@@ -118,8 +121,10 @@ def pods_to_start(group: PodGroup, workload: Workload) -> list[GroupPod]:
     """The pods that were not started and whose PodSet has room, the oldest first.
 
     A pod that is being deleted keeps its room until it is over, and one that succeeded keeps it.
+    The name of a role is a short hash, and two pods may have been made to share it: a pod starts
+    only if it requests exactly what its PodSet does.
     """
-    room = counts_of(workload)
+    room, templates = counts_of(workload), original_templates(workload)
     for pod in group.pods:
         if pod.started and (pod.succeeded or not pod.over):
             room[pod.role.name] = room.get(pod.role.name, 0) - 1
@@ -127,10 +132,25 @@ def pods_to_start(group: PodGroup, workload: Workload) -> list[GroupPod]:
     for pod in group.pods:
         if pod.started or not pod.active or names.ADMISSION_GATE not in pod.gates:
             continue
-        if room.get(pod.role.name, 0) > 0:
+        if room.get(pod.role.name, 0) > 0 and templates.get(pod.role.name) == pod.role.template:
             room[pod.role.name] -= 1
             found.append(pod)
     return found
+
+
+def pods_without_podset(group: PodGroup, workload: Workload) -> list[GroupPod]:
+    """The pods of an admitted group that request something else than any of its PodSets.
+
+    While others of the group run, such a pod cannot replace one of them.
+    """
+    if workload.status.admission is None or not any(pod.started for pod in group.pods):
+        return []
+    templates = original_templates(workload)
+    return [
+        pod
+        for pod in group.pods
+        if pod.active and not pod.started and templates.get(pod.role.name) != pod.role.template
+    ]
 
 
 def pods_to_stop(group: PodGroup) -> list[GroupPod]:
@@ -167,9 +187,9 @@ def pods_to_release(group: PodGroup, workload: Workload | None) -> list[GroupPod
 
 
 def owner_references(group: PodGroup) -> list[dict[str, Any]]:
-    """The owners of the Workload of a group: its pods. A pod alone is its controller."""
+    """The owners of the Workload of a group: its oldest pods. A pod alone is its controller."""
     alone = isinstance(group, PlainPod)
-    pods = group.pods if alone else [pod for pod in group.members if not pod.terminating]
+    pods = group.pods if alone else _owners(group)
     return [
         {
             "apiVersion": "v1",
@@ -180,6 +200,10 @@ def owner_references(group: PodGroup) -> list[dict[str, Any]]:
         }
         for pod in pods
     ]
+
+
+def _owners(group: PodGroup) -> list[GroupPod]:
+    return [pod for pod in group.pods if pod.active or pod.succeeded][:MAX_OWNERS]
 
 
 def owner_ops(group: PodGroup, workload: Workload) -> tuple[JsonPatchOp, ...]:
