@@ -40,6 +40,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "install": "tests/integration/test_operators_day.py installs on a control plane of its own",
     "migrate-from-kueue": "tests/integration/test_operators_day.py finds Kueue in the way",
     "run-a-playground": "tests/integration/test_playground_page.py starts one of its own",
+    "run-plain-pods": "tests/integration/test_pod_groups.py applies its manifests",
     "uninstall": "tests/integration/test_operators_day.py uninstalls with jobs running",
     "upgrade": "tests/integration/test_operators_day.py upgrades with jobs running",
     "use-cert-manager": "tests/integration/test_overlays.py builds the overlay",
