@@ -15,12 +15,15 @@ from rackgate.api.names import (
     COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION,
     ELASTIC_ANNOTATION,
     GROUP,
+    GROUP_WORKLOAD_ANNOTATION,
     JOB_UID_LABEL,
+    MANAGED_LABEL,
     MAX_EXECUTION_TIME_LABEL,
     MIN_PARALLELISM_ANNOTATION,
     MULTIKUEUE_CONTROLLER,
     POD_GROUP_FAST_ADMISSION,
     POD_GROUP_INDEX_ANNOTATION,
+    POD_GROUP_INDEX_LABEL,
     POD_GROUP_LABEL,
     POD_GROUP_SERVING,
     POD_GROUP_TOTAL_ANNOTATION,
@@ -78,7 +81,7 @@ _TEMPLATE_KEYS: Final = _TOPOLOGY | {
     ELASTIC_ANNOTATION,
 }
 # On a plain pod.
-_POD_LABELS: Final = _JOB_LABELS | {POD_GROUP_LABEL}
+_POD_LABELS: Final = _JOB_LABELS | {POD_GROUP_LABEL, POD_GROUP_INDEX_LABEL, MANAGED_LABEL}
 _POD_ANNOTATIONS: Final = _TOPOLOGY | {
     POD_INDEX_OFFSET,
     POD_GROUP_TOTAL_ANNOTATION,
@@ -92,15 +95,12 @@ WRITTEN_BY_KUEUE: Final = frozenset(
     for name in (
         "cluster-queue-name",
         "component-workload-index",
-        "is-group-workload",
         "job-owner-gvk",
         "job-owner-name",
         "local-queue-name",
-        "managed",
         "multikueue-origin",
         "multikueue-origin-uid",
         "multikueue-worker-workload-pod",
-        "pod-group-pod-index",
         "pod-suspending-parent",
         "podset-replica-sizes",
         "raycluster-generation",
@@ -209,7 +209,9 @@ def _admission_check(obj: Manifest) -> Iterator[Unsupported]:
 
 def _workload(obj: Manifest) -> Iterator[Unsupported]:
     yield from _unknown_keys(obj, "", "labels", {JOB_UID_LABEL})
-    yield from _unknown_keys(obj, "", "annotations", {ELASTIC_ANNOTATION})
+    yield from _unknown_keys(
+        obj, "", "annotations", {ELASTIC_ANNOTATION, GROUP_WORKLOAD_ANNOTATION}
+    )
     if _is_set(_object_at(obj, "spec"), "preemptionGates"):
         yield Unsupported("spec.preemptionGates", "the Workload may preempt others at once")
 

@@ -7,24 +7,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rackgate.api import names
 from rackgate.api.names import workload_name
 from rackgate.jobframework.injection import PodSetInfo, StartConflict, StopPhase
+from rackgate.jobframework.managed import is_group_pod, owner_uid_of_pod
 from rackgate.jobframework.pod_group.membership import uid_of_group
 from rackgate.jobframework.pod_group.pod_group import PlainPod, PodGroup, assemble
 from rackgate.jobframework.pod_group.pods import GroupPod, decode_group_pod
 from rackgate.jobframework.registry import kind_of, owner_of
-from rackgate.wire.core import Toleration
+from rackgate.wire.core import Meta, OwnerReference, Toleration
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.jobs import plan as actions
 from rackgate_assigner.jobs.plan import plan_job
 from rackgate_assigner.jobs.pod_groups.index import PodGroups, key_of
-from rackgate_assigner.jobs.pod_groups.patches import (
-    group_workload_body,
-    release_patch,
-    start_patch,
-)
+from rackgate_assigner.jobs.pod_groups.patches import group_workload_body, start_patch
 from rackgate_assigner.jobs.pod_groups.state import (
     MAX_OWNERS,
     owner_ops,
@@ -150,6 +148,20 @@ TWO = (pod("a"), pod("b"))
 
 
 # Membership and PodSets.
+
+
+def test_the_pods_of_a_job_are_never_plain_pods() -> None:
+    """Any user may write the label into a template."""
+    labels = {names.MANAGED_LABEL: "true", names.POD_GROUP_LABEL: "train"}
+    job = OwnerReference(kind="Job", name="j", uid="job", api_version="batch/v1", controller=True)
+    of_job = Meta(name="a", namespace="ns", uid="u", labels=labels, owner_references=(job,))
+    assert not is_group_pod(of_job)
+    assert owner_uid_of_pod(of_job) == "job"
+    other = replace(job, kind="StatefulSet", api_version="apps/v1")
+    of_other = replace(of_job, owner_references=(other,))
+    assert owner_uid_of_pod(of_other) == GROUP_UID
+    assert owner_uid_of_pod(replace(of_other, labels={})) == "job"
+    assert owner_uid_of_pod(Meta(name="a", uid="u")) == ""
 
 
 def test_a_pod_alone_is_a_group_of_one_with_the_name_of_kueue() -> None:
@@ -412,14 +424,6 @@ def test_a_pod_that_contradicts_its_flavor_does_not_start() -> None:
     other = pod("a", spec={"nodeSelector": {"zone": "1"}})
     found = start_patch(other, PodSetInfo(role_of(), tas=False, node_labels={"zone": "2"}), "train")
     assert isinstance(found, StartConflict)
-
-
-def test_a_release_removes_our_finalizer_alone() -> None:
-    assert release_patch(pod("a"))["metadata"] == {
-        "uid": "uid-a",
-        "resourceVersion": "7",
-        "$deleteFromPrimitiveList/finalizers": [names.MANAGED_FINALIZER],
-    }
 
 
 # The index.

@@ -50,12 +50,6 @@ def start_patch(pod: GroupPod, info: PodSetInfo, workload: str) -> dict[str, Any
     }
 
 
-def release_patch(pod: GroupPod) -> dict[str, Any]:
-    """Remove our finalizer: a strategic merge patch."""
-    deleted = [names.MANAGED_FINALIZER]
-    return {"metadata": {**_precondition(pod), "$deleteFromPrimitiveList/finalizers": deleted}}
-
-
 def _precondition(pod: GroupPod) -> dict[str, str]:
     meta = pod.metadata
     return {"uid": meta.uid, "resourceVersion": meta.resource_version}

@@ -12,6 +12,7 @@ import structlog
 
 from rackgate.api import names
 from rackgate.api.resources import PODS
+from rackgate.installation.uninstall import remove_finalizer_patch
 from rackgate.jobframework.injection import PodSetInfo, StartConflict
 from rackgate.jobframework.pod_group.membership import MANAGED
 from rackgate.jobframework.pod_group.pod_group import PlainPod, PodGroup, assemble
@@ -23,7 +24,7 @@ from rackgate.wire.core import Meta, MetadataOnly
 from rackgate.wire.kueue import Workload
 from rackgate.wire.lists import page_items
 from rackgate_assigner.assumed_writes import AssumedWrites
-from rackgate_assigner.jobs.pod_groups.patches import release_patch, start_patch
+from rackgate_assigner.jobs.pod_groups.patches import start_patch
 from rackgate_assigner.jobs.pod_groups.state import (
     pods_to_delete,
     pods_to_release,
@@ -77,7 +78,7 @@ class PodGroupWriter:
             if isinstance(patch, StartConflict):
                 return patch
             patches.append((pod, patch))
-        await _concurrently([partial(self._patch, *one) for one in patches])
+        await _concurrently([partial(self._start_pod, *one) for one in patches])
         return len(patches)
 
     async def stop(self, group: PodGroup) -> int:
@@ -91,7 +92,7 @@ class PodGroupWriter:
     async def tidy(self, group: PodGroup, workload: Workload | None) -> list[GroupPod]:
         """Delete surplus pods, and release those that need not be kept; the surplus pods."""
         released = pods_to_release(group, workload)
-        await _concurrently([partial(self._patch, pod, release_patch(pod)) for pod in released])
+        await _concurrently([partial(self._release, pod) for pod in released])
         surplus = pods_to_delete(group)
         await self._delete(surplus)
         return surplus
@@ -128,11 +129,19 @@ class PodGroupWriter:
             return
         self._assume(meta, _decode_metadata(answer).metadata)
 
-    async def _patch(self, pod: GroupPod, patch: Mapping[str, object]) -> None:
+    async def _start_pod(self, pod: GroupPod, patch: Mapping[str, object]) -> None:
+        await self._patch(pod, msgspec.json.encode(patch), PatchType.STRATEGIC)
+
+    async def _release(self, pod: GroupPod) -> None:
+        # What is over stays over, so the version of the pod does not matter.
+        patch = remove_finalizer_patch(pod.metadata, names.MANAGED_FINALIZER)
+        if patch is not None:
+            await self._patch(pod, patch, PatchType.JSON)
+
+    async def _patch(self, pod: GroupPod, patch: bytes, type_: PatchType) -> None:
         meta = pod.metadata
-        path = PODS.path(meta.namespace, meta.name)
         try:
-            answer = await self._client.patch(path, msgspec.json.encode(patch), PatchType.STRATEGIC)
+            answer = await self._client.patch(PODS.path(meta.namespace, meta.name), patch, type_)
         except NotFoundError:
             return
         self._assume(meta, _decode_metadata(answer).metadata)
