@@ -621,7 +621,7 @@ class JobController:
         elif names.QUEUE_LABEL in live.metadata.labels:
             self.queue.add_later(key, POLL_S)
         elif isinstance(live, PodGroup):
-            return  # nobody may remove the label
+            return  # no one may remove the label
         else:
             live_pods = self._remaining_pods(live)
             job_state = read_job_state(

@@ -98,7 +98,7 @@ class JobState:
         reclaimable_pods: pods that are done and not created again, by PodSet.
         live_pods: pods whose quota is kept until they are gone, including terminating ones.
         beyond_admission: pods that run beyond those admitted, in PodSets where no gate holds them.
-        workload_ops: what its Workload lacks besides its spec.
+        workload_ops: operations on its Workload that do not concern its spec.
     """
 
     kind: str = "Job"

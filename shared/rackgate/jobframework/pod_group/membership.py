@@ -19,7 +19,7 @@ def group_uid(uid: str, namespace: str, labels: Mapping[str, str]) -> str:
     """What identifies the group of a plain pod, as the uid of a job identifies its pods.
 
     Pods that a managed kind controls belong to their job: the caller looks at their controller
-    first. The label is reserved: an admission policy lets nobody add it to a pod that exists.
+    first. The label is reserved: an admission policy lets no one add it to a pod that exists.
 
     Returns:
         The uid of a pod without a group label; for a group a value that depends on its namespace

@@ -2,7 +2,7 @@
 
 Pods of one role request the same. The role of a pod that was not started is a hash of what it
 requests. A start changes that (`nodeSelector`, tolerations), so a started pod carries its role in
-the PodSet label, which nobody else may write.
+the PodSet label, which no one else may write.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 started pod lives; it is stopped by deleting its started pods. Pods that were not started stay
 gated, and wait for the next admission.
 
-Besides, each pod has needs of its own, that no Workload decides (`pods_to_delete`,
+In addition, each pod has needs of its own, which no Workload decides (`pods_to_delete`,
 `pods_to_release`).
 """
 
