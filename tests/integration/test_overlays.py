@@ -90,6 +90,20 @@ def test_a_playground_adds_the_webhooks_of_osmo_as_kustomize_does(render: Render
     assert "osmo" not in json.dumps(hooks)
 
 
+def test_the_component_for_plain_pods_adds_a_webhook_a_policy_and_a_right(render: Render) -> None:
+    before, now = render(), render(components=("pods",))
+    new = sorted(kind for kind, _ in now.keys() - before.keys())
+    policy = "ValidatingAdmissionPolicy"
+    assert new == ["ClusterRole", "ClusterRoleBinding", policy, f"{policy}Binding"]
+    changed = {key for key in before if before[key] != now[key]}
+    mutating = ("MutatingWebhookConfiguration", "rackgate-mutating.rackgate-system")
+    services = {("Deployment", "rackgate-assigner"), ("Deployment", "rackgate-webhook")}
+    assert changed == {*services, mutating}
+    old, added = before[mutating]["webhooks"], now[mutating]["webhooks"]
+    assert [one["name"] for one in added if one not in old] == ["plain-pods.mutate.rackgate.dev"]
+    assert [one for one in added if one in old] == old
+
+
 JOB_HOOKS = ("jobs.", "jobsets.", "rayclusters.")
 
 

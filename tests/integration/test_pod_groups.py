@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
@@ -17,6 +18,7 @@ from tests.integration.test_scaling import watch_invariants
 from tests.support.cluster import Cluster, exactly_bound, until
 from tests.support.objects import BLOCK, RACK, Object
 from tests.support.playground import Playground, start_playground
+from tests.support.task_pages import blocks, pages
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -294,3 +296,68 @@ async def test_with_the_webhook_down_no_labelled_pod_runs(
         await cluster.create(kinds.PODS, unlabelled)
     finally:
         own.run("start", "webhook")
+
+
+async def test_the_pods_of_a_controller_wait_for_quota_and_are_replaced(cluster: Cluster) -> None:
+    """A Deployment that knows nothing of queues; one of its two pods has quota."""
+    await cluster.add_fx_a()
+    await cluster.add_queue(topology=False, quota={"cpu": "4"})
+    template = plain_pod("unused")
+    meta, spec = template["metadata"], template["spec"]
+    labels = {**meta["labels"], "test": "web"}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"test": "web"}},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {**spec, "restartPolicy": "Always"},
+            },
+        },
+    }
+    await cluster.create(kinds.DEPLOYMENTS, deployment)
+
+    async def placed() -> list[str]:
+        pods = await pods_of(cluster, "web")
+        return [pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName")]
+
+    async def one_of_two() -> bool:
+        return len(await pods_of(cluster, "web")) == 2 and len(await placed()) == 1
+
+    await until("one pod runs, and one waits", one_of_two)
+    (first,) = await placed()
+    await cluster.delete(kinds.PODS, first)
+
+    async def another() -> bool:
+        return await placed() not in ([], [first]) and await one_of_two()
+
+    await until("the other one has its quota, and its replacement waits", another)
+
+
+async def test_the_manifests_of_the_page_run(cluster: Cluster) -> None:
+    await cluster.add_fx_a()
+    await cluster.add_queue("default", quota={"cpu": "8"})
+    page = next(found for found in pages() if found.stem == "run-plain-pods")
+    written = [
+        block for block in blocks(page.read_text()) if block.name in ("pod.yaml", "group.yaml")
+    ]
+    pods = [pod for block in written for pod in yaml.safe_load_all(block.text)]
+    for pod in pods:
+        await cluster.create(kinds.PODS, pod)
+
+    async def all_bound() -> bool:
+        found = await cluster.list_all(kinds.PODS)
+        return len(found) == len(pods) and all(pod["spec"].get("nodeName") for pod in found)
+
+    await until("all pods of the page are bound", all_bound)
+    for pod in pods:
+        await cluster.delete(kinds.PODS, pod["metadata"]["name"])
+
+    async def nothing_left() -> bool:
+        left = (await cluster.list_all(kinds.PODS), await cluster.list_all(kinds.WORKLOADS))
+        return left == ([], [])
+
+    await until("nothing is left of them", nothing_left)

@@ -118,6 +118,7 @@ async def _life(world: GroupWorld) -> None:
     await eventually(lambda: not world.pods() and not world.workloads())
 
 
+@pytest.mark.requirement("OPS-07")
 @pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
 @pytest.mark.parametrize("number", range(LIFE))
 async def test_a_death_at_any_write_starts_no_pod_beyond_quota_and_leaves_none_behind(

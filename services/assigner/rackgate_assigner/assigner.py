@@ -17,6 +17,7 @@ from rackgate.api import names, resources
 from rackgate.api.resources import JOBS, JOBSETS, RAY_CLUSTERS
 from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.managed import is_child_of_job, is_group_pod
+from rackgate.jobframework.pod_group.pod_group import assemble
 from rackgate.jobframework.pod_group.pods import GroupPod
 from rackgate.jobframework.registry import POD_KINDS
 from rackgate.kube.access import missing_rights
@@ -540,25 +541,24 @@ class Assigner:
         if before is not None and key_of(before) != key_of(pod):
             self._on_group_pod_delete(before)
         kind, key = key_of(pod)
-        is_new = self._groups[kind].put(key, pod)
-        group = self._groups[kind][key]
-        if is_new:
-            self._on_job_upsert(None, group)
-        self.jobs.on_job_upsert(None, group)
+        one = assemble([pod])  # its key and labels: the whole group is assembled when it is read
+        if self._groups[kind].put(key, pod):
+            self._on_job_upsert(None, one)
+        self.jobs.on_job_upsert(None, one)
 
     def _on_group_pod_delete(self, pod: GroupPod) -> None:
         kind, key = key_of(pod)
         groups = self._groups[kind]
         if key not in groups:
             return
-        group = groups[key]
         if self._group_writer is not None:
             self._group_writer.forget(pod.metadata)
+        one = assemble([pod])
         if groups.drop(key, pod):
-            self._on_job_delete(group)
-            self.jobs.on_job_delete(group)
+            self._on_job_delete(one)
+            self.jobs.on_job_delete(one)
         else:
-            self.jobs.on_job_upsert(None, groups[key])
+            self.jobs.on_job_upsert(None, one)
 
     def _on_child_job_delete(self, child_job: batch.Job) -> None:
         self.cache.drop_owner(child_job.metadata.uid)

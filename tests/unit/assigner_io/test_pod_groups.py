@@ -236,6 +236,7 @@ def test_the_priority_class_of_the_oldest_pod_counts_even_if_pods_are_missing() 
 # Start and stop.
 
 
+@pytest.mark.requirement("OPS-07")
 def test_an_admitted_group_starts_and_goes_on_where_a_start_was_cut_off() -> None:
     group = group_of(*TWO)
     own = workload(group)
@@ -301,6 +302,7 @@ def test_pods_that_run_without_a_workload_are_stopped_before_one_is_created() ->
     assert isinstance(step(ending), actions.NoAction)
 
 
+@pytest.mark.requirement("OPS-07")
 def test_pods_that_come_later_become_owners_before_they_start() -> None:
     own = workload(group_of(*TWO))
     group = group_of(running("a"), pod("c"))

@@ -56,6 +56,7 @@ def test_the_workload_of_a_group_has_its_pods_as_owners() -> None:
     assert (found.owner_uid, found.of_plain_pods) == ("u1", True)
 
 
+@pytest.mark.requirement("UNG-20")
 @pytest.mark.parametrize(
     ("facts", "ungated"),
     [
