@@ -536,10 +536,11 @@ class Assigner:
         self.scheduler.request_cycle_if_changed()
 
     def _on_group_pod_upsert(self, before: GroupPod | None, pod: GroupPod) -> None:
-        if not is_group_pod(pod.metadata):
-            return  # one of a job: it copied the label from a template
-        if before is not None and key_of(before) != key_of(pod):
+        is_plain = is_group_pod(pod.metadata)  # a pod of a job may copy the label from a template
+        if before is not None and not (is_plain and key_of(before) == key_of(pod)):
             self._on_group_pod_delete(before)
+        if not is_plain:
+            return
         kind, key = key_of(pod)
         one = assemble([pod])  # its key and labels: the whole group is assembled when it is read
         if self._groups[kind].put(key, pod):
