@@ -11,7 +11,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
-from rackgate.features import POD_GROUPS
+from rackgate.features import GANG_SCHEDULING, POD_GROUPS
 from tests.support.apiserver import Object
 from tests.support.apiserver_objects import Target
 from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish, settings
@@ -141,6 +141,22 @@ async def test_the_life_has_no_more_writes_than_are_killed() -> None:
         await while_running(keep_running(world, asyncio.Event(), replica), _life(world))
         assert world.broken_rules == []
         assert AT_LEAST <= world.taken(WATCHED) <= LIFE
+
+
+async def test_the_assigner_makes_no_gangs_of_plain_pods() -> None:
+    both = settings(featureGates={POD_GROUPS: True, GANG_SCHEDULING: True})
+    async with GroupWorld() as world:
+        furnish(world)
+        world.submit_group("first")
+        for pod in world.pods():
+            edited = copy.deepcopy(pod)
+            edited["metadata"]["annotations"][names.GANG_TEMPLATE_ANNOTATION] = "{}"
+            world.put(kinds.PODS, edited)
+        async with assigner(world, configured=both):
+            await _life(world)
+        assert world.broken_rules == []
+        plural = kinds.GANG_WORKLOADS.plural
+        assert not [request for request in world.writes() if plural in request.path]
 
 
 async def test_without_the_gate_nothing_is_asked_or_written_about_plain_pods() -> None:

@@ -209,7 +209,7 @@ def rest_of_gangs(
 def progress(workload_state: WorkloadState, owners: ChildJobOwners) -> tuple[int, int]:
     """How many gangs are complete, and how many events are needed before another one can be.
 
-    A gang is complete once the readiness depends on its places alone. One event brings one pod, or
+    A gang is complete once the readiness depends on its places alone. One event adds one pod, or
     takes the gates of another owner off one pod. The second number is 0 if nothing is missing.
     """
     gangs = workload_state.gangs

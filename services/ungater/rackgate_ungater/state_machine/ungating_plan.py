@@ -60,7 +60,7 @@ class PodSetAdmission:
         assignment: domains in rank order, with their counts.
         ranks: where pods have their rank; None for greedy filling.
         unhealthy: hosts to be replaced: no pod is sent there (U3).
-        gates: gates of its pods besides that of gangs, as bits; all are removed together.
+        gates: gates of its pods without that of gangs, as bits; all are removed together.
         read_error: why a slice could not be included; empty if all were.
         reclaimable: admitted pods that have succeeded since; they reduce the limit.
     """
