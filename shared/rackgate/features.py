@@ -24,6 +24,7 @@ WORKLOAD_REV_N: Final = "WorkloadRevN"
 GANG_SCHEDULING: Final = "GangScheduling"
 GANG_NESTED_PLACEMENT: Final = "GangNestedPlacement"
 NODES_BY_NAME: Final = "RackgateNodesByName"
+POD_GROUPS: Final = "RackgatePodGroups"
 
 
 class Stage(StrEnum):
@@ -147,6 +148,11 @@ class Features:
     )
     osmo_pools: bool = _alpha(
         OSMO_POOLS, "Validate OSMO Pools and Workflows; keep a KAI Topology in sync with each Pool."
+    )
+    pod_groups: bool = _alpha(
+        POD_GROUPS,
+        "Manage plain pods with a queue label, alone and in groups; needs the component "
+        "deploy/pods.",
     )
     nodes_by_name: bool = _beta(
         NODES_BY_NAME,

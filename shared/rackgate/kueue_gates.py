@@ -69,7 +69,7 @@ KUEUE_GATES: Final[Mapping[str, KueueGate]] = {
     "FailureRecoveryPolicy": _off("Rackgate does not delete pods that are stuck in termination"),
     "FairSharingPreemptWithinNominal": _on("preemption within nominal quota needs no share"),
     "FairSharingPrioritizeNonBorrowing": _on("Workloads that do not borrow go first"),
-    "FastQuotaReleaseInPodIntegration": _off("Rackgate does not queue plain pods"),
+    "FastQuotaReleaseInPodIntegration": _off("a plain pod keeps its quota until it is gone"),
     "FinishOrphanedWorkloads": _same("a Workload whose job is gone keeps no quota"),
     "FlavorFungibility": _on("ClusterQueues set it in spec.flavorFungibility"),
     "FlavorFungibilityPreserveScanProgress": _same("the other flavors are tried in the same plan"),

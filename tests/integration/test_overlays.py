@@ -110,7 +110,9 @@ def test_only_the_component_adds_gangs_and_it_changes_nothing_else(
             found[name]["spec"]["template"]["spec"]["containers"][0]["command"]
             for found in (before, now)
         ]
-        assert commands[1] == [*commands[0], f"--set=featureGates.{GANG_SCHEDULING}=true"]
+        flag = f"--set=featureGates.{GANG_SCHEDULING}=true"
+        assert [word for word in commands[1] if word != flag] == commands[0]
+        assert commands[1].count(flag) == 1
     for hooks in (MUTATING, VALIDATING):
         kept = [one for one in now[hooks]["webhooks"] if one in before[hooks]["webhooks"]]
         assert len(kept) == len(before[hooks]["webhooks"]) == len(now[hooks]["webhooks"]) - 1
@@ -127,13 +129,38 @@ def test_a_playground_adds_the_webhooks_of_gangs_as_kustomize_does(render: Rende
 
 
 def test_only_pods_of_selected_namespaces_are_held(render: Render) -> None:
-    now = render(components=("gangs", "namespaces"))
+    now = render(components=("pods", "gangs", "namespaces"))
     jobs = now["ValidatingAdmissionPolicy", "rackgate-jobs.rackgate-system"]
     expected = jobs["spec"]["matchConstraints"]["namespaceSelector"]
-    for entry in install.documents(GANGS / "policies.yaml"):
+    for entry in install.documents(GANGS / "policies.yaml", DEPLOY / "pods" / "policies.yaml"):
         if not entry["kind"].endswith("Binding"):
             found = now[entry["kind"], entry["metadata"]["name"]]["spec"]["matchConstraints"]
             assert found["namespaceSelector"] == expected
+    selectors = {hook["name"]: hook["namespaceSelector"] for hook in now[MUTATING]["webhooks"]}
+    assert selectors["plain-pods.mutate.rackgate.dev"] == expected
+
+
+def test_each_component_sets_its_gate_beside_those_of_others(render: Render) -> None:
+    now = render(components=tuple(install.COMPONENTS.values()))
+    for service, gates in (("assigner", install.COMPONENTS), ("ungater", [GANG_SCHEDULING])):
+        spec = now["Deployment", f"rackgate-{service}"]["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        flags = [f"--set=featureGates.{gate}=true" for gate in gates]
+        assert container["command"][3:] == flags
+
+
+def test_the_component_for_plain_pods_adds_a_webhook_a_policy_and_a_right(render: Render) -> None:
+    before, now = render(), render(components=("pods",))
+    new = sorted(kind for kind, _ in now.keys() - before.keys())
+    policy = "ValidatingAdmissionPolicy"
+    assert new == ["ClusterRole", "ClusterRoleBinding", policy, f"{policy}Binding"]
+    changed = {key for key in before if before[key] != now[key]}
+    mutating = ("MutatingWebhookConfiguration", "rackgate-mutating.rackgate-system")
+    services = {("Deployment", "rackgate-assigner"), ("Deployment", "rackgate-webhook")}
+    assert changed == {*services, mutating}
+    old, added = before[mutating]["webhooks"], now[mutating]["webhooks"]
+    assert [one["name"] for one in added if one not in old] == ["plain-pods.mutate.rackgate.dev"]
+    assert [one for one in added if one in old] == old
 
 
 JOB_HOOKS = ("jobs.", "jobsets.", "rayclusters.")

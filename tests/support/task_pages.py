@@ -41,6 +41,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "run-a-gang": "tests/integration/test_gang_jobs.py has a control plane with gang scheduling",
     "migrate-from-kueue": "tests/integration/test_operators_day.py finds Kueue in the way",
     "run-a-playground": "tests/integration/test_playground_page.py starts one of its own",
+    "run-plain-pods": "tests/integration/test_pod_groups.py applies its manifests",
     "uninstall": "tests/integration/test_operators_day.py uninstalls with jobs running",
     "upgrade": "tests/integration/test_operators_day.py upgrades with jobs running",
     "use-cert-manager": "tests/integration/test_overlays.py builds the overlay",

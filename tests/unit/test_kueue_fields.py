@@ -199,7 +199,6 @@ def test_a_key_that_the_page_calls_rejected_is_rejected_in_a_template(
 
 def test_the_keys_that_kueue_leaves_behind_are_those_that_nothing_warns_about() -> None:
     left = {row.name for _, row in KEYS if row.outcome is Outcome.LEFT}
-    not_on_jobs = {f"{names.GROUP}/admission"}
     # Kueue's documents name it, and no version writes it any more.
     older = {f"{names.GROUP}/podset-replica-sizes"}
-    assert left - not_on_jobs == set(WRITTEN_BY_KUEUE) - older
+    assert left == set(WRITTEN_BY_KUEUE) - older

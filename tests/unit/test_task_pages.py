@@ -22,6 +22,7 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_cli.explain.manifest import preview_submission
 from rackgate_cli.explain.reading import ClusterReading
+from rackgate_webhook.admission.plain_pods import plain_pod_created
 from rackgate_webhook.settings import WebhookSettings
 from tests.support.task_pages import (
     COMMANDS,
@@ -110,6 +111,8 @@ def test_every_manifest_is_valid(name: str, document: Any, tmp_path: Path) -> No
         found = preview_submission(document, None, ClusterReading(cache), "team-a")
         assert list(found.errors) == []
         assert [text for text in found.warnings if RENDER_FOR_KAI not in text] == []
+    elif kind == "Pod":
+        assert plain_pod_created(document).errors == []
     elif group in (GROUP, OSMO_GROUP):
         MODELS[kind].model_validate(document)
     elif group == GANG_GROUP:

@@ -143,7 +143,13 @@ class World(FakeApiServer):
         super()._drop(full_name, key)
         for owned in self.workloads():
             uids = [owner["uid"] for owner in owned["metadata"].get("ownerReferences", [])]
-            if gone["metadata"]["uid"] in uids:
+            left = {
+                item["metadata"]["uid"]
+                for kind in self._objects.values()
+                for item in kind.values()
+                if item["metadata"].get("uid") in uids
+            }
+            if gone["metadata"]["uid"] in uids and not left:
                 self.delete(kinds.WORKLOADS, owned["metadata"]["name"])
 
     def _publish(self, kind: str, full_name: str, item: Object) -> None:

@@ -13,6 +13,7 @@ from aiohttp import web
 from rackgate.api import names
 from rackgate.api.resources import GANG_WORKLOADS, JOBS, WORKLOADS
 from rackgate.gang.link import run_id
+from rackgate.jobframework.pod_group.membership import uid_of_group
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler
 from tests.support.waiting import until
@@ -532,6 +533,35 @@ async def test_a_pod_that_lost_its_topology_gate_waits_for_its_gang(
     await world.all_free("main-0", "main-1")
     await world.seen(replica)
     assert world.counts() == {R1: 2}
+
+
+async def test_plain_pods_of_a_gang_lose_all_their_gates_together(
+    world: GangWorld, start: Start
+) -> None:
+    world.gangs({"name": "gg", "minCount": 2})
+    made = world.admitted({R1: 2})
+    made["metadata"] |= {
+        "ownerReferences": [{"kind": "Pod", "apiVersion": "v1", "name": "main-0", "uid": "p"}],
+        "annotations": {names.GROUP_WORKLOAD_ANNOTATION: "true"},
+        "labels": {names.JOB_UID_LABEL: uid_of_group("team", "train")},
+    }
+    world.server.put(WORKLOADS, made)
+    plain: dict[str, Any] = {
+        "gates": (names.ADMISSION_GATE, names.GANG_GATE),
+        "labels": {
+            names.MANAGED_LABEL: "true",
+            names.POD_GROUP_LABEL: "train",
+            names.TAS_LABEL: "true",
+        },
+        "ownerReferences": [],
+    }
+    world.member(0, **plain)
+    await settled(world, start)
+    assert gates_of(world.all_pods()["main-0"]) == {names.ADMISSION_GATE, names.GANG_GATE}
+    world.member(1, **plain)
+    await until(lambda: not any(gates_of(pod) for pod in world.all_pods().values()))
+    assert world.counts() == {R1: 2}
+    assert set(world.runs().values()) == {RUN}
 
 
 async def test_pods_are_released_in_the_order_of_their_ranks(

@@ -497,6 +497,24 @@ async def test_gated_pods_are_released_and_other_gates_stay(world: World) -> Non
     assert left(world, "leaving") == [names.TOPOLOGY_GATE]
 
 
+@pytest.mark.requirement("OPS-14")
+async def test_plain_pods_keep_their_gate_unless_they_were_admitted(world: World) -> None:
+    ours = (names.ADMISSION_GATE, names.TOPOLOGY_GATE, names.GANG_GATE)
+    for name, labels in (("admitted", {names.PODSET_LABEL: "main"}), ("pending", {})):
+        plain = pod(name, *ours)
+        plain["metadata"] |= {
+            "labels": {names.MANAGED_LABEL: "true", **labels},
+            "finalizers": [names.MANAGED_FINALIZER, "other/one"],
+        }
+        world.put(kinds.PODS, plain)
+    done = {f"{NAMESPACE}/admitted", f"{NAMESPACE}/pending"}
+    assert await released(world) == ReleaseResult(done)
+    assert left(world, "admitted") == []
+    assert left(world, "pending") == [names.ADMISSION_GATE]
+    for name in ("admitted", "pending"):
+        assert finalizers(world, (kinds.PODS, name, NAMESPACE)) == ["other/one"]
+
+
 async def released(world: World) -> ReleaseResult:
     client = world.client()
     try:

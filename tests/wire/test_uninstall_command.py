@@ -47,6 +47,7 @@ MANIFESTS = [
     *install.documents(DEPLOY / "cluster", DEPLOY / "osmo" / "rbac.yaml"),
     *install.documents(DEPLOY / "osmo" / "cluster", DEPLOY / "gangs" / "cluster"),
     *install.documents(DEPLOY / "gangs" / "rbac.yaml", DEPLOY / "gangs" / "policies.yaml"),
+    *install.documents(DEPLOY / "pods" / "rbac.yaml", DEPLOY / "pods" / "policies.yaml"),
 ]
 OF_OTHERS = (
     *(kinds.DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS, kinds.JOBS, CRON_JOBS, kinds.PODS),
@@ -287,7 +288,7 @@ async def test_policies_and_webhooks_go_before_anything_else_is_written(world: W
     await uninstalled(world)
     written = [Target.parse(seen.path).plural for seen in world.writes()]
     first = [kind for kind in written if kind.startswith(("validating", "mutating"))]
-    assert len(first) == 28
+    assert len(first) == 30
     assert written[: len(first)] == first
 
 

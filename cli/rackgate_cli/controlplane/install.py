@@ -29,7 +29,7 @@ import yaml
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
-from rackgate.features import GANG_SCHEDULING, OSMO_POOLS, Features
+from rackgate.features import GANG_SCHEDULING, OSMO_POOLS, POD_GROUPS, Features
 from rackgate.kube.client import Client
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.errors import (
@@ -70,7 +70,7 @@ _LIMIT_S: Final = 300.0
 _TRANSIENT_ERRORS: Final = (ServerError, TooManyRequestsError, TransportError)
 _TOKEN_LIFETIME_S: Final = 10 * 365 * 24 * 3600
 # Folders of deploy/ with all that a feature gate needs.
-COMPONENTS: Final = {OSMO_POOLS: "osmo", GANG_SCHEDULING: "gangs"}
+COMPONENTS: Final = {OSMO_POOLS: "osmo", POD_GROUPS: "pods", GANG_SCHEDULING: "gangs"}
 
 # Operator -> the label and the operations of the pods that its webhooks are called for. The
 # operator's own installer patches these into its manifests.

@@ -218,7 +218,8 @@ SETTINGS: Final[tuple[KueueSetting, ...]] = (
         "integrations.frameworks",
         Support.NOT_YET,
         "Other kinds than `batch/job`, `jobset.x-k8s.io/jobset` and `ray.io/raycluster`"
-        " are not managed. A policy warns",
+        " are not managed. A policy warns. `pod` needs the gate `RackgatePodGroups` and the"
+        " component `deploy/pods`",
         same_values=("batch/job", "jobset.x-k8s.io/jobset", "ray.io/raycluster"),
     ),
     KueueSetting(

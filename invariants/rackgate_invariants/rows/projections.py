@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from rackgate.api import names
+from rackgate.jobframework.pod_group.membership import group_uid
 from rackgate.resources.pod_requests import pod_requests
 from rackgate.resources.quantity import QuantityError, amount
 from rackgate.wire import core
@@ -23,6 +24,9 @@ Decode = Callable[[bytes | msgspec.Raw], R]
 
 # The Job controller's label on pods; it remains when a pod loses its controller.
 CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
+_JOB_KINDS: Final = frozenset({"Job", "JobSet", "RayCluster"})
+# What owns a plain pod that is managed: the group that its labels name, or the pod itself.
+POD_GROUP: Final = "PodGroup"
 # KubeRay's node type of a head, which is also the name of its PodSet.
 RAY_HEAD: Final = "head"
 UNGATER: Final = "rackgate-ungater"
@@ -132,6 +136,8 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
     owner = meta.controller
     labels = meta.labels
     node_type = labels.get(names.RAY_NODE_TYPE_LABEL, "")
+    of_job = owner is not None and owner.kind in _JOB_KINDS
+    plain = "" if of_job else group_uid(meta.uid, meta.namespace, labels)
     former_owner = "" if owner is not None else labels.get(CONTROLLER_UID, "")
     group = RAY_HEAD if node_type == RAY_HEAD else ""
     selector = spec.node_selector
@@ -144,8 +150,8 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
         name=meta.name,
         uid=meta.uid,
         version=meta.resource_version,
-        owner=intern(owner.uid) if owner else "",
-        owner_kind=intern(owner.kind) if owner else "",
+        owner=plain or (intern(owner.uid) if owner else ""),
+        owner_kind=POD_GROUP if plain else intern(owner.kind) if owner else "",
         owner_name=intern(owner.name) if owner else "",
         former_owner=intern(former_owner),
         workload=intern(meta.annotations.get(names.WORKLOAD_ANNOTATION, "")),

@@ -13,7 +13,9 @@ import msgspec
 from rackgate.api import names
 from rackgate.topology.assignment import Domain, TopologyAssignment
 
-OUR_GATES = frozenset({names.TOPOLOGY_GATE, names.ELASTIC_GATE, names.GANG_GATE})
+OUR_GATES = frozenset(
+    {names.TOPOLOGY_GATE, names.ELASTIC_GATE, names.GANG_GATE, names.ADMISSION_GATE}
+)
 Amounts = tuple[tuple[str, int], ...]
 # (flavor, resource) -> amount
 FlavorAmounts = Mapping[tuple[str, str], int]

@@ -17,6 +17,7 @@ from rackgate_invariants.rows import rows
 from rackgate_invariants.rows.jobs import Template, node_constraints_of
 from rackgate_invariants.rows.projections import (
     ADMISSION_MANAGERS,
+    POD_GROUP,
     ManagedMeta,
     amounts_of,
     seconds,
@@ -55,7 +56,9 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
     """A Workload; `problem` of a PodSet says what in its admission cannot be decoded."""
     workload = _workload(raw)
     meta, spec, status = workload.metadata, workload.spec, workload.status
-    owner = meta.controller
+    owner, group = meta.controller, ""
+    if owner is None and meta.annotations.get(names.GROUP_WORKLOAD_ANNOTATION) == "true":
+        group = meta.labels.get(names.JOB_UID_LABEL, "")
     true = {
         c.type: seconds(c.last_transition_time) for c in status.conditions if c.status == "True"
     }
@@ -77,8 +80,8 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
         name=intern(meta.name),
         uid=meta.uid,
         version=meta.resource_version,
-        owner=intern(owner.uid) if owner else "",
-        owner_kind=intern(owner.kind) if owner else "",
+        owner=intern(owner.uid) if owner else group,
+        owner_kind=intern(owner.kind) if owner else POD_GROUP if group else "",
         owner_name=intern(owner.name) if owner else "",
         job_uid=intern(meta.labels.get(names.JOB_UID_LABEL, "")),
         ours=written_at(meta, WORKLOAD_CREATORS, "") > 0,

@@ -10,6 +10,8 @@ from rackgate_invariants.rules.catalog import Breach
 
 # Kinds of jobs that have Workloads.
 KINDS = frozenset({"Job", "JobSet", "RayCluster"})
+# And the owners of those of plain pods.
+_POD_OWNERS = frozenset({"Pod", "PodGroup"})
 
 
 def check(group: ObjectGroup) -> Iterator[Breach]:
@@ -64,7 +66,7 @@ def _foreign_owner(workload: WorkloadRow) -> Iterator[Breach]:
     elif not workload.is_slice and (workload.job_uid or workload.ours):
         if not workload.owner:
             found = "was created for a job and has no controller"
-        elif workload.owner_kind not in KINDS:
+        elif workload.owner_kind not in KINDS | _POD_OWNERS:
             found = f"was created for a job, its controller is a {workload.owner_kind}"
         elif workload.job_uid and workload.owner != workload.job_uid:
             found = f"was created for a job of UID {workload.job_uid}, its controller is another"

@@ -17,7 +17,10 @@ from prometheus_client.core import GaugeMetricFamily
 from rackgate.api import names, resources
 from rackgate.api.resources import JOBS, JOBSETS, RAY_CLUSTERS
 from rackgate.jobframework.generic_job import JobLike
-from rackgate.jobframework.managed import is_child_of_job
+from rackgate.jobframework.managed import is_child_of_job, is_group_pod
+from rackgate.jobframework.pod_group.pod_group import PodGroup, assemble
+from rackgate.jobframework.pod_group.pods import GroupPod
+from rackgate.jobframework.registry import POD_KINDS
 from rackgate.kube.access import missing_rights
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
@@ -33,6 +36,8 @@ from rackgate_assigner.cache.verification_controller import Verification
 from rackgate_assigner.gangs.pods_controller import GangPods
 from rackgate_assigner.jobs import executor as job_executor
 from rackgate_assigner.jobs.controller import JobController, Key
+from rackgate_assigner.jobs.pod_groups.index import PodGroups, key_of
+from rackgate_assigner.jobs.pod_groups.writer import PodGroupWriter
 from rackgate_assigner.node_replacement.controller import NodeReplacementController
 from rackgate_assigner.node_replacement.second_pass import second_pass
 from rackgate_assigner.node_replacement.writer import NodeWriter
@@ -87,7 +92,14 @@ class Assigner:
             requeue_by_creation=ready.requeuing_strategy.timestamp == "Creation",
             admission_fair_sharing=settings.admission_fair_sharing.rules(features),
         )
-        self.watches = Watches(client, osmo=features.osmo_pools, gangs=features.gang_scheduling)
+        self.watches = Watches(
+            client,
+            osmo=features.osmo_pools,
+            gangs=features.gang_scheduling,
+            pod_groups=features.pod_groups,
+        )
+        self._groups = {kind.name: PodGroups() for kind in POD_KINDS}
+        self._group_writer: PodGroupWriter | None = None
         self.recorder = EventRecorder(client, "assigner", instance=settings.identity)
         self._report = Reporter(self.recorder)
         # Do not write while the API server may have another store than the one that was read.
@@ -157,9 +169,15 @@ class Assigner:
         self, client: Client, writer: WorkloadWriter, settings: AssignerSettings
     ) -> JobController:
         watches = self.watches
+        jobs: dict[str, Mapping[str, JobLike]] = {
+            kind: watch.store for kind, watch in watches.kinds.items()
+        }
+        if watches.group_pods is not None:
+            jobs |= self._groups
+            self._group_writer = PodGroupWriter(client, watches.group_pods.store.get)
         return JobController(
             job_executor.Stores(
-                {kind: watch.store for kind, watch in watches.kinds.items()},
+                jobs,
                 watches.child_jobs.store,
                 watches.workloads.store,
                 watches.flavors.store,
@@ -181,6 +199,7 @@ class Assigner:
             gangs=self._gang_index,
             gang_pods=GangPods(client, watches.workloads.store) if watches.gangs else None,
             gang_timeout_limit=settings.gang_timeout_limit,
+            pods=self._group_writer,
         )
 
     def _start_gang_index(self) -> GangIndex | None:
@@ -195,12 +214,17 @@ class Assigner:
             {kind: watch.store for kind, watch in watches.kinds.items()},
             watches.workloads.store,
             watches.gangs.store,
-            is_job=lambda job: not is_child_of_job(job.metadata) and self.jobs.is_followed(job),
+            is_job=self._may_have_gangs,
             set_hold=self.cache.set_hold,
             on_change=self._on_gang_change,
             topologies=lambda: tuple(self.cache.topologies.values()),
             on_use_change=self._on_gang_use_change,
         )
+
+    def _may_have_gangs(self, job: JobLike) -> bool:
+        """Whether a job is managed by itself. Only the ungater cares for gangs of plain pods."""
+        is_part = is_child_of_job(job.metadata) or isinstance(job, PodGroup)
+        return not is_part and self.jobs.is_followed(job)
 
     def _on_gang_use_change(self, gang: str) -> None:
         if self.gang_statuses is not None:
@@ -460,6 +484,8 @@ class Assigner:
         cache.on_pods_changed = self._on_pods_change
         cache.on_hosts_changed = failures.on_hosts_change
         cache.on_excess_usage_changed = self._on_excess_usage_changed
+        if watches.group_pods is not None:
+            watches.group_pods.add_listener(self._on_group_pod_upsert, self._on_group_pod_delete)
         for managed in watches.kinds.values():
             managed.add_listener(self._on_job_upsert, self._on_job_delete)
             managed.add_listener(self.jobs.on_job_upsert, self.jobs.on_job_delete)
@@ -628,6 +654,32 @@ class Assigner:
         if is_child_of_job(job.metadata) and job.metadata.key not in self.watches.child_jobs.store:
             self.cache.drop_owner(job.metadata.uid)
         self.scheduler.request_cycle_if_changed()
+
+    def _on_group_pod_upsert(self, before: GroupPod | None, pod: GroupPod) -> None:
+        is_plain = is_group_pod(pod.metadata)  # a pod of a job may copy the label from a template
+        if before is not None and not (is_plain and key_of(before) == key_of(pod)):
+            self._on_group_pod_delete(before)
+        if not is_plain:
+            return
+        kind, key = key_of(pod)
+        one = assemble([pod])  # its key and labels: the whole group is assembled when it is read
+        if self._groups[kind].put(key, pod):
+            self._on_job_upsert(None, one)
+        self.jobs.on_job_upsert(None, one)
+
+    def _on_group_pod_delete(self, pod: GroupPod) -> None:
+        kind, key = key_of(pod)
+        groups = self._groups[kind]
+        if key not in groups:
+            return
+        if self._group_writer is not None:
+            self._group_writer.forget(pod.metadata)
+        one = assemble([pod])
+        if groups.drop(key, pod):
+            self._on_job_delete(one)
+            self.jobs.on_job_delete(one)
+        else:
+            self.jobs.on_job_upsert(None, one)
 
     def _on_child_job_delete(self, child_job: batch.Job) -> None:
         self.cache.drop_owner(child_job.metadata.uid)

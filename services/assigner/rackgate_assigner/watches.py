@@ -13,6 +13,8 @@ import structlog
 from rackgate.api import names, resources
 from rackgate.api.resources import Resource
 from rackgate.jobframework.generic_job import GenericJob
+from rackgate.jobframework.pod_group.membership import MANAGED
+from rackgate.jobframework.pod_group.pods import decode_group_pod
 from rackgate.jobframework.registry import JOB, KINDS
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
@@ -29,7 +31,9 @@ BOUND: Final = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status
 SERVED_POLL_S: Final = 30.0
 UNKNOWN_POLL_S: Final = 1.0
 
-_POD_LABELS: Final = (names.PODSET_LABEL,)
+# Every managed plain pod, bound or not, ended or not.
+GROUP_PODS: Final = {"labelSelector": f"{names.MANAGED_LABEL}={MANAGED}"}
+_POD_LABELS: Final = (names.PODSET_LABEL, names.MANAGED_LABEL, names.POD_GROUP_LABEL)
 _POD_ANNOTATIONS: Final = (names.WORKLOAD_ANNOTATION,)
 
 log = structlog.get_logger()
@@ -341,9 +345,12 @@ class Watches:
         child_jobs: child Jobs of JobSets, managed or not.
         osmo: pools, only with the gate.
         gangs: Workloads of gangs, only with the gate.
+        group_pods: plain pods, only with the gate.
     """
 
-    def __init__(self, client: Client, *, osmo: bool = False, gangs: bool = False) -> None:
+    def __init__(
+        self, client: Client, *, osmo: bool = False, gangs: bool = False, pod_groups: bool = False
+    ) -> None:
         self.nodes = Watch(client, resources.NODES, decoder(core.Node))
         self.pods = Watch(client, resources.PODS, decode_pod, BOUND)
         self.namespaces = Watch(client, resources.NAMESPACES, decoder(core.Namespace))
@@ -366,6 +373,9 @@ class Watches:
         self.osmo = PoolWatches(client) if osmo else None
         self.gangs = (
             OptionalWatch(client, resources.GANG_WORKLOADS, decode_gang_workload) if gangs else None
+        )
+        self.group_pods = (
+            Watch(client, resources.PODS, decode_group_pod, GROUP_PODS) if pod_groups else None
         )
 
     async def wait_confirmed(self) -> None:
@@ -399,6 +409,7 @@ class Watches:
             self.child_jobs,
             *self.kinds.values(),
             *((self.gangs,) if self.gangs is not None else ()),
+            *(() if self.group_pods is None else (self.group_pods,)),
         ]
 
 

@@ -64,6 +64,7 @@ class WebhookService:
             elastic_kinds=elastic_kinds,
             kai=settings.rendering,
             gangs=GangRules(settings.features.gang_scheduling, settings.features.workload_rev_n),
+            pod_groups=settings.features.pod_groups,
             async_routes=routes,
             max_connections=serving.max_connections,
         )

@@ -49,6 +49,20 @@ TAS_LABEL_VALUE: Final = "true"
 TOPOLOGY_GATE: Final = f"{GROUP}/topology"
 ELASTIC_GATE: Final = f"{GROUP}/elastic-job"
 
+# Plain pods. Users set the name, the number of pods, and what follows them up to `retriable`;
+# Rackgate sets the others.
+POD_GROUP_LABEL: Final = f"{GROUP}/pod-group-name"
+POD_GROUP_TOTAL_ANNOTATION: Final = f"{GROUP}/pod-group-total-count"
+POD_GROUP_FAST_ADMISSION: Final = f"{GROUP}/pod-group-fast-admission"
+POD_GROUP_INDEX_LABEL: Final = f"{GROUP}/pod-group-pod-index"
+POD_GROUP_INDEX_ANNOTATION: Final = f"{GROUP}/pod-group-pod-index-label"
+POD_GROUP_SERVING: Final = f"{GROUP}/pod-group-serving"
+RETRIABLE_ANNOTATION: Final = f"{GROUP}/retriable-in-group"
+MANAGED_LABEL: Final = f"{GROUP}/managed"
+MANAGED_FINALIZER: Final = f"{GROUP}/managed"
+ADMISSION_GATE: Final = f"{GROUP}/admission"
+GROUP_WORKLOAD_ANNOTATION: Final = f"{GROUP}/is-group-workload"
+
 # Condition of a pod that was set to Failed because its assigned node is unhealthy.
 TERMINATED_CONDITION: Final = "TerminatedByKueue"
 TERMINATED_REASON: Final = "UnschedulableOnAssignedNode"

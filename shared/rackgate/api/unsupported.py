@@ -15,16 +15,25 @@ from rackgate.api.names import (
     COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION,
     ELASTIC_ANNOTATION,
     GROUP,
+    GROUP_WORKLOAD_ANNOTATION,
     JOB_UID_LABEL,
+    MANAGED_LABEL,
     MAX_EXECUTION_TIME_LABEL,
     MIN_PARALLELISM_ANNOTATION,
     MULTIKUEUE_CONTROLLER,
+    POD_GROUP_FAST_ADMISSION,
+    POD_GROUP_INDEX_ANNOTATION,
+    POD_GROUP_INDEX_LABEL,
+    POD_GROUP_LABEL,
+    POD_GROUP_SERVING,
+    POD_GROUP_TOTAL_ANNOTATION,
     POD_INDEX_OFFSET,
     PODSET_GROUP,
     PODSET_LABEL,
     PRIORITY_CLASS_LABEL,
     PROVISIONING_CONTROLLER,
     QUEUE_LABEL,
+    RETRIABLE_ANNOTATION,
     SLICE_SIZE,
     TAS_LABEL,
     TOPOLOGY_ANNOTATIONS,
@@ -71,21 +80,27 @@ _TEMPLATE_KEYS: Final = _TOPOLOGY | {
     TAS_LABEL,
     ELASTIC_ANNOTATION,
 }
+# On a plain pod.
+_POD_LABELS: Final = _JOB_LABELS | {POD_GROUP_LABEL, POD_GROUP_INDEX_LABEL, MANAGED_LABEL}
+_POD_ANNOTATIONS: Final = _TOPOLOGY | {
+    POD_INDEX_OFFSET,
+    POD_GROUP_TOTAL_ANNOTATION,
+    POD_GROUP_FAST_ADMISSION,
+    POD_GROUP_INDEX_ANNOTATION,
+    RETRIABLE_ANNOTATION,
+}
 # Kueue writes these on jobs and Workloads. They remain after a migration and do no harm.
 WRITTEN_BY_KUEUE: Final = frozenset(
     f"{GROUP}/{name}"
     for name in (
         "cluster-queue-name",
         "component-workload-index",
-        "is-group-workload",
         "job-owner-gvk",
         "job-owner-name",
         "local-queue-name",
-        "managed",
         "multikueue-origin",
         "multikueue-origin-uid",
         "multikueue-worker-workload-pod",
-        "pod-group-pod-index",
         "pod-suspending-parent",
         "podset-replica-sizes",
         "raycluster-generation",
@@ -95,7 +110,11 @@ WRITTEN_BY_KUEUE: Final = frozenset(
         "workload-slice-name",
     )
 )
-_GROUPED: Final = "Rackgate does not queue groups of plain pods; use a Job or a JobSet"
+_GROUPED: Final = "only plain pods form groups; the pods of a job are admitted with their job"
+_SERVING: Final = (
+    "a group ends when all its pods have succeeded, and a pod that was deleted is replaced by one"
+    " that requests the same"
+)
 _CONCURRENT: Final = "a Workload is admitted in one flavor at a time"
 # What happens instead, for keys of Kueue that users set.
 _INSTEAD: Final[Mapping[str, str]] = {
@@ -110,12 +129,12 @@ _INSTEAD: Final[Mapping[str, str]] = {
     " owner",
     f"{GROUP}/workload-allowed-resource-flavors": "use a node selector to exclude flavors",
     f"{GROUP}/concurrent-admission-parent": _CONCURRENT,
-    f"{GROUP}/pod-group-name": _GROUPED,
-    f"{GROUP}/pod-group-total-count": _GROUPED,
-    f"{GROUP}/pod-group-fast-admission": _GROUPED,
-    f"{GROUP}/pod-group-serving": _GROUPED,
-    f"{GROUP}/pod-group-pod-index-label": _GROUPED,
-    f"{GROUP}/retriable-in-group": _GROUPED,
+    POD_GROUP_LABEL: _GROUPED,
+    POD_GROUP_TOTAL_ANNOTATION: _GROUPED,
+    POD_GROUP_FAST_ADMISSION: _GROUPED,
+    POD_GROUP_SERVING: _SERVING,
+    POD_GROUP_INDEX_ANNOTATION: _GROUPED,
+    RETRIABLE_ANNOTATION: _GROUPED,
     MIN_PARALLELISM_ANNOTATION: "only a Job can start with fewer pods",
     COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION: "only a Job can start with fewer pods",
     PRIORITY_CLASS_LABEL: "set it in metadata.labels of the job",
@@ -190,7 +209,9 @@ def _admission_check(obj: Manifest) -> Iterator[Unsupported]:
 
 def _workload(obj: Manifest) -> Iterator[Unsupported]:
     yield from _unknown_keys(obj, "", "labels", {JOB_UID_LABEL})
-    yield from _unknown_keys(obj, "", "annotations", {ELASTIC_ANNOTATION})
+    yield from _unknown_keys(
+        obj, "", "annotations", {ELASTIC_ANNOTATION, GROUP_WORKLOAD_ANNOTATION}
+    )
     if _is_set(_object_at(obj, "spec"), "preemptionGates"):
         yield Unsupported("spec.preemptionGates", "the Workload may preempt others at once")
 
@@ -244,16 +265,32 @@ def unsupported_in_template(template: Manifest, path: str) -> list[Unsupported]:
         template: as JSON data; malformed parts are skipped.
         path: of the template in the manifest.
     """
-    found = [
+    return [
         *_unknown_keys(template, path, "labels", _TEMPLATE_KEYS),
         *_unknown_keys(template, path, "annotations", _TEMPLATE_KEYS),
+        *_resource_claims(template, f"{path}.spec"),
     ]
+
+
+def unsupported_in_pod(pod: Manifest) -> list[Unsupported]:
+    """What is set in a plain pod with a queue label, and has no effect.
+
+    Args:
+        pod: as JSON data; malformed parts are skipped.
+    """
+    return [
+        *_unknown_keys(pod, "", "labels", _POD_LABELS),
+        *_unknown_keys(pod, "", "annotations", _POD_ANNOTATIONS),
+        *_resource_claims(pod, "spec"),
+    ]
+
+
+def _resource_claims(template: Manifest, path: str) -> Iterator[Unsupported]:
     if _is_set(_object_at(template, "spec"), "resourceClaims"):
         instead = (
             "Kubernetes allocates its devices, but they count neither for quota nor for capacity"
         )
-        found.append(Unsupported(f"{path}.spec.resourceClaims", instead))
-    return found
+        yield Unsupported(f"{path}.resourceClaims", instead)
 
 
 def admission_fair_sharing_fields(kind: str, obj: Manifest) -> list[Unsupported]:

@@ -384,7 +384,7 @@ def _with_tolerations(template: Template, tolerations: Sequence[TolerationLike])
     have = [dict(entry) for entry in items(section(template, "spec"), "tolerations")]
     missing: list[dict[str, Any]] = []
     for toleration in tolerations:
-        entry = _toleration_json(toleration)
+        entry = toleration_json(toleration)
         if entry not in have and entry not in missing:
             missing.append(entry)
     if not missing:
@@ -392,7 +392,8 @@ def _with_tolerations(template: Template, tolerations: Sequence[TolerationLike])
     return with_field(template, "spec", "tolerations", [*have, *missing])
 
 
-def _toleration_json(toleration: TolerationLike) -> dict[str, Any]:
+def toleration_json(toleration: TolerationLike) -> dict[str, Any]:
+    """A toleration as on the wire, without empty fields."""
     if isinstance(toleration, Toleration):
         toleration = {
             "key": toleration.key,
@@ -410,7 +411,7 @@ def has_podset_info(template: Template, info: PodSetInfo) -> bool:
     selector = section(spec, "nodeSelector")
     have = [dict(entry) for entry in items(spec, "tolerations")]
     return all(selector.get(key) == value for key, value in info.node_labels.items()) and all(
-        _toleration_json(toleration) in have for toleration in info.tolerations
+        toleration_json(toleration) in have for toleration in info.tolerations
     )
 
 
@@ -536,7 +537,7 @@ def _users_tolerations(
     """Tolerations that are not the flavor's; see `restored_template`."""
     now, was = items(spec, "tolerations"), items(before, "tolerations")
     if info is None:
-        known = [_toleration_json(entry) for entry in was]
-        return [entry for entry in now if _toleration_json(entry) in known]
-    injected = [_toleration_json(toleration) for toleration in info.tolerations]
+        known = [toleration_json(entry) for entry in was]
+        return [entry for entry in now if toleration_json(entry) in known]
+    injected = [toleration_json(toleration) for toleration in info.tolerations]
     return [entry for entry in now if entry in was or entry not in injected]

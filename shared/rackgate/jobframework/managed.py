@@ -20,6 +20,7 @@ from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import SUSPEND, GenericJob, Manifest
 from rackgate.jobframework.injection import injection_ops, remove_injection_ops
 from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.pod_group.membership import group_uid
 from rackgate.jobframework.registry import CLEANUP_LABELS, find_kind
 from rackgate.jobframework.templates import is_suspended, items, labels_of, section
 from rackgate.wire.core import Meta
@@ -128,6 +129,28 @@ def is_cleanup_pod(pod: Manifest) -> bool:
     return cleanup_label_of(pod) is not None
 
 
+def is_group_pod(meta: Meta) -> bool:
+    """Whether a pod is one of a group of plain pods, or alone and managed.
+
+    A pod that a managed kind controls never is, whatever its labels say: any user may write them
+    into its template.
+    """
+    owner = meta.controller
+    if owner is not None and find_kind(owner.api_version, owner.kind) is not None:
+        return False
+    return bool(group_uid(meta.uid, meta.namespace, meta.labels))
+
+
+def owner_uid_of_pod(meta: Meta) -> str:
+    """Of what a pod is: what identifies its group of plain pods, or the uid of its controller.
+
+    "" for a pod with neither.
+    """
+    if is_group_pod(meta):
+        return group_uid(meta.uid, meta.namespace, meta.labels)
+    return meta.controller.uid if meta.controller is not None else ""
+
+
 def podset_of_pod(
     annotations: Mapping[str, str], labels: Mapping[str, str]
 ) -> tuple[str, str] | None:
@@ -146,8 +169,10 @@ def is_tas_pod(controller_uid: str, owner_uid: str, *, assignment: object) -> bo
     annotations and the `tas` label of a pod have no influence.
 
     Args:
-        controller_uid: of the pod's controlling owner; empty without one.
-        owner_uid: of the job that owns the Workload which the pod names by `podset_of_pod`.
+        controller_uid: of the pod's controlling owner or group, see `owner_uid_of_pod`; empty
+            without one.
+        owner_uid: of the job or group that owns the Workload which the pod names by
+            `podset_of_pod`.
         assignment: the topology assignment of the PodSet that it names there; None without one.
     """
     return assignment is not None and controller_uid != "" and controller_uid == owner_uid

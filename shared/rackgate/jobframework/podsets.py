@@ -194,7 +194,7 @@ def podsets_differ(
         wanted: PodSets as on the wire.
         resizable: counts may differ; they are admitted with slices.
     """
-    present = [_stored_json(podset) for podset in workload.spec.pod_sets]
+    present = stored_podsets(workload)
     if present == wanted:
         return False
     normalize = _without_counts if resizable else without_empty
@@ -212,7 +212,7 @@ def describe_running_change(workload: Workload, wanted: Sequence[Mapping[str, An
     Returns:
         The difference, for a message; None if there is none.
     """
-    present = [_stored_json(podset) for podset in workload.spec.pod_sets]
+    present = stored_podsets(workload)
     of_checks = check_keys(workload)
     requested = [podset["name"] for podset in wanted]
     if [podset["name"] for podset in present] != requested:
@@ -266,6 +266,11 @@ def _without_counts(podset: Mapping[str, Any]) -> dict[str, Any]:
     request = podset.get("topologyRequest") or {}
     kept = {key: value for key, value in request.items() if key != "subGroupCount"}
     return without_empty({**podset, "count": None, "topologyRequest": kept})
+
+
+def stored_podsets(workload: Workload) -> list[dict[str, Any]]:
+    """The PodSets of a Workload, as on the wire."""
+    return [_stored_json(podset) for podset in workload.spec.pod_sets]
 
 
 def _stored_json(podset: PodSet) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from rackgate.features import Features
 from rackgate.jobframework.generic_job import GenericJob, JobLike
 from rackgate.jobframework.job.batch_job import BatchJob
 from rackgate.jobframework.jobset.jobset import JobSetJob
+from rackgate.jobframework.pod_group.pod_group import PlainPodJob, PodGroupJob
 from rackgate.jobframework.raycluster.raycluster import RayClusterJob
 from rackgate.wire.kueue import Workload
 
@@ -30,6 +31,13 @@ def register(kind: GenericJob[Any]) -> None:
 
 for _kind in (JOB, JOBSET, RAYCLUSTER):
     register(_kind)
+
+
+# Of the decoded form alone: no manifest is a group, and plain pods are watched apart.
+PLAIN_POD: Final = PlainPodJob()
+POD_GROUP: Final = PodGroupJob()
+POD_KINDS: Final = (PLAIN_POD, POD_GROUP)
+_BY_TYPE.update({kind.object_type: kind for kind in POD_KINDS})
 
 
 def kind_of(job: JobLike) -> GenericJob[Any]:
@@ -57,9 +65,14 @@ def has_child_jobs(api_version: str, kind: str) -> bool:
 def owner_of(workload: Workload) -> tuple[GenericJob[Any], str] | None:
     """Kind and `namespace/name` of the job that controls a Workload.
 
-    None if its controller is not a job: a slice belongs to another Workload.
+    None if its controller is not a job: a slice belongs to another Workload. A group of pods has
+    the name of its Workload.
     """
     owner = workload.metadata.controller
+    if workload.is_of_pod_group:
+        return POD_GROUP, workload.metadata.key
+    if owner is not None and (owner.kind, owner.api_version) == (PLAIN_POD.name, "v1"):
+        return PLAIN_POD, f"{workload.metadata.namespace}/{owner.name}"
     kind = find_kind(owner.api_version, owner.kind) if owner is not None else None
     if owner is None or kind is None:
         return None

@@ -10,7 +10,12 @@ from typing import Any
 
 import msgspec
 
-from rackgate.api.names import ELASTIC_ANNOTATION, GROUP, JOB_UID_LABEL
+from rackgate.api.names import (
+    ELASTIC_ANNOTATION,
+    GROUP,
+    GROUP_WORKLOAD_ANNOTATION,
+    JOB_UID_LABEL,
+)
 from rackgate.wire.core import Condition, Meta, OwnerReference, Taint, Toleration, View
 
 Amount = str | int | float
@@ -404,6 +409,21 @@ class Workload(View, frozen=True):
         """UID of its job: the label, which remains if the owner changes, or else the controller."""
         owner = self.metadata.controller
         return self.metadata.labels.get(JOB_UID_LABEL, "") or (owner.uid if owner else "")
+
+    @property
+    def owner_uid(self) -> str:
+        """UID of its owner: the controller, or for a group of pods, which has none, the group."""
+        owner = self.metadata.controller
+        if owner is not None:
+            return owner.uid
+        return self.job_uid if self.is_of_pod_group else ""
+
+    @property
+    def is_of_pod_group(self) -> bool:
+        """Whether its pods, and not a controller, own it together."""
+        annotations = self.metadata.annotations
+        named = annotations.get(GROUP_WORKLOAD_ANNOTATION) == "true"
+        return named and self.metadata.controller is None
 
     def condition(self, type_: str) -> Condition | None:
         """The condition of that type, if present."""

@@ -72,7 +72,24 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
     ),
     "Jobs": (
         ("Started", KINDS, "Normal", "The job was started with its admission."),
-        ("Stopped", KINDS, "Normal", "The job was suspended. The message says why."),
+        (
+            "Stopped",
+            KINDS,
+            "Normal",
+            "The job was suspended, or the pods of a group were deleted. The message says why.",
+        ),
+        (
+            "ExcessPodDeleted",
+            "Pod",
+            "Normal",
+            "A group has more pods than it says. Those that did not start were deleted.",
+        ),
+        (
+            "PodSetMismatch",
+            "Pod",
+            "Warning",
+            "A pod of a running group requests something else than was admitted, and stays gated.",
+        ),
         ("UpdatedWorkload", KINDS, "Normal", "The Workload was updated after a change of the job."),
         (
             "Deleted",

@@ -150,6 +150,47 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
             ),
         ),
     ),
+    "Labels and annotations that you set on a plain pod": (
+        "With the feature gate `RackgatePodGroups`. A plain pod may also have the labels of a job and the"
+        " topology annotations of a template. [Run plain pods](../tasks/run-plain-pods.md) explains them.",
+        (
+            (
+                "kueue.x-k8s.io/pod-group-name",
+                "pod (label)",
+                "The group of the pod, and the name of its Workload.",
+            ),
+            (
+                "kueue.x-k8s.io/pod-group-total-count",
+                "pod (annotation)",
+                "The number of pods of the group.",
+            ),
+            (
+                "kueue.x-k8s.io/pod-group-fast-admission",
+                "pod (annotation)",
+                '`"true"`: the Workload is created with the first pod of the group.',
+            ),
+            (
+                "kueue.x-k8s.io/pod-group-pod-index",
+                "pod (label)",
+                "The rank of the pod in its PodSet.",
+            ),
+            (
+                "kueue.x-k8s.io/pod-group-pod-index-label",
+                "pod (annotation)",
+                "The label with the rank, if it is another one.",
+            ),
+            (
+                "kueue.x-k8s.io/retriable-in-group",
+                "pod (annotation)",
+                '`"false"`: if the pod fails, the group fails when no other pod of it runs.',
+            ),
+            (
+                "kueue.x-k8s.io/pod-group-serving",
+                "pod (annotation)",
+                "No effect; the webhook warns.",
+            ),
+        ),
+    ),
     "Keys that Rackgate writes": (
         "These keys are reserved. The webhook and the admission policies reject them in templates and pods of"
         " users.",
@@ -174,6 +215,21 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
                 "kueue.x-k8s.io/elastic-job",
                 "pod template, pod (scheduling gate)",
                 "Keeps a pod of an elastic job from being scheduled until it is admitted.",
+            ),
+            (
+                "kueue.x-k8s.io/admission",
+                "plain pod (scheduling gate)",
+                "Keeps a plain pod from being scheduled until it is admitted.",
+            ),
+            (
+                "kueue.x-k8s.io/managed",
+                "plain pod (label, finalizer)",
+                "Rackgate manages the pod, and counts it until its group has finished.",
+            ),
+            (
+                "kueue.x-k8s.io/is-group-workload",
+                "Workload (annotation)",
+                '`"true"`: a group of pods owns the Workload.',
             ),
             ("kueue.x-k8s.io/job-uid", "Workload (label)", "The UID of the job of the Workload."),
             (

@@ -259,7 +259,10 @@ K: Final = "kueue.x-k8s.io"
 JOBS: Final = "job"
 TEMPLATE: Final = "template"
 WORKLOAD: Final = "Workload"
-_POD_GROUP: Final = "Rackgate does not queue groups of plain pods. Use a Job or a JobSet"
+_POD_GROUP: Final = (
+    "With the gate `RackgatePodGroups`. See [Run plain pods](../tasks/run-plain-pods.md). In the template of"
+    " a job it is warned about"
+)
 _BY_KUEUE: Final = "Kueue wrote it. It may stay"
 # Key -> what Rackgate does, and on which objects Kueue has it.
 KEYS: Final[tuple[tuple[str, Row], ...]] = (
@@ -348,12 +351,22 @@ KEYS: Final[tuple[tuple[str, Row], ...]] = (
                 "concurrent-admission-parent",
                 "A Workload is admitted in one flavor at a time",
             ),
-            ("template (label or annotation)", "pod-group-name", _POD_GROUP),
-            ("template (annotation)", "pod-group-total-count", _POD_GROUP),
-            ("template (annotation)", "pod-group-fast-admission", _POD_GROUP),
-            ("template (annotation)", "pod-group-serving", _POD_GROUP),
-            ("template (annotation)", "pod-group-pod-index-label", _POD_GROUP),
-            ("template (annotation)", "retriable-in-group", _POD_GROUP),
+            (
+                "pod (annotation)",
+                "pod-group-serving",
+                "A pod of a running group is replaced by one that requests the same",
+            ),
+        )
+    ),
+    *(
+        (place, Row(f"{K}/{name}", DIFFERS, _POD_GROUP))
+        for place, name in (
+            ("pod (label)", "pod-group-name"),
+            ("pod (annotation)", "pod-group-total-count"),
+            ("pod (annotation)", "pod-group-fast-admission"),
+            ("pod (annotation)", "pod-group-pod-index-label"),
+            ("pod (label)", "pod-group-pod-index"),
+            ("pod (annotation)", "retriable-in-group"),
         )
     ),
     (
@@ -376,36 +389,35 @@ KEYS: Final[tuple[tuple[str, Row], ...]] = (
     ),
     ("Workload (label)", Row(f"{K}/job-uid", SAME)),
     ("Workload, queue, flavor, Topology (finalizer)", Row(f"{K}/resource-in-use", SAME)),
-    (
-        "pod (gate)",
-        Row(
-            f"{K}/admission",
-            LEFT,
-            "Kueue's gate on plain pods: nothing removes it without Kueue. Remove such pods before you migrate",
-        ),
-    ),
-    (
-        "pod (label, finalizer)",
-        Row(
-            f"{K}/managed",
-            LEFT,
-            "Kueue's finalizer on plain pods: nothing removes it without Kueue. Remove such pods before you"
-            " migrate",
-        ),
+    *(
+        (place, Row(f"{K}/{name}", DIFFERS, note))
+        for place, name, note in (
+            (
+                "pod (gate)",
+                "admission",
+                "With the gate `RackgatePodGroups`, the only gate of a plain pod. Without it nothing removes"
+                " Kueue's. Remove such pods before you migrate",
+            ),
+            (
+                "pod (label, finalizer)",
+                "managed",
+                "With the gate `RackgatePodGroups`; an evicted pod is not kept. Without it nothing removes"
+                " Kueue's finalizer. Remove such pods before you migrate",
+            ),
+            ("Workload (annotation)", "is-group-workload", "With the gate `RackgatePodGroups`"),
+        )
     ),
     *(
         (place, Row(f"{K}/{name}", LEFT, _BY_KUEUE))
         for place, name in (
             ("pod (label)", "cluster-queue-name"),
             ("Workload (annotation)", "component-workload-index"),
-            ("Workload (annotation)", "is-group-workload"),
             ("Workload (annotation)", "job-owner-gvk"),
             ("Workload (annotation)", "job-owner-name"),
             ("pod (label)", "local-queue-name"),
             ("job (label)", "multikueue-origin"),
             ("job (annotation)", "multikueue-origin-uid"),
             ("pod (label)", "multikueue-worker-workload-pod"),
-            ("pod (label)", "pod-group-pod-index"),
             ("pod (annotation)", "pod-suspending-parent"),
             ("job (annotation)", "raycluster-generation"),
             ("job (annotation)", "raycluster-podset-replica-sizes"),

@@ -111,8 +111,9 @@ def test_the_ungater_takes_its_own_gate() -> None:
     assert taken(version(), after) == []
 
 
-def test_the_gate_of_gangs_is_no_foreign_one() -> None:
-    before = version(gates=[names.GANG_GATE, "example.com/other"])
+@pytest.mark.parametrize("gate", [names.GANG_GATE, names.ELASTIC_GATE, names.ADMISSION_GATE])
+def test_a_gate_of_rackgate_is_no_foreign_one(gate: str) -> None:
+    before = version(gates=[gate, "example.com/other"])
     after = version(gates=["example.com/other"], manager="rackgate-ungater")
     assert taken(before, after) == []
 

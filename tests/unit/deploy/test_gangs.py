@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,11 +9,7 @@ import yaml
 
 from rackgate.api.names import GANG_GATE, GANG_GROUP, GANG_LINK_ANNOTATION, UNMANAGED_NAMESPACES
 from rackgate.api.resources import GANG_WORKLOADS
-from rackgate.features import GANG_SCHEDULING, OSMO_POOLS
-from rackgate.runtime.settings import load_settings
-from rackgate_assigner.settings import AssignerSettings
 from rackgate_cli.controlplane import install
-from rackgate_cli.controlplane.binaries.versions import SERVICES
 from rackgate_cli.locations import deploy_dir
 from rackgate_webhook.settings import WebhookSettings
 
@@ -59,29 +54,6 @@ def test_no_other_kustomization_installs_it() -> None:
         assert not [
             one for one in yaml.safe_load(file.read_text()).get("resources", ()) if "gangs" in one
         ]
-
-
-@pytest.mark.parametrize("service", SERVICES)
-def test_the_gate_is_on_in_each_service_beside_those_of_other_components(service: str) -> None:
-    (patch,) = [
-        one
-        for one in yaml.safe_load((GANGS / "kustomization.yaml").read_text())["patches"]
-        if one["path"] == "gate.yaml"
-    ]
-    assert service in patch["target"]["name"]
-    (operation,) = yaml.safe_load((GANGS / "gate.yaml").read_text())
-    assert operation["path"] == "/spec/template/spec/containers/0/command/-"
-    (base,) = (
-        entry["spec"]["template"]["spec"]["containers"]
-        for entry in install.documents(DEPLOY / "services" / f"{service}.yaml")
-        if entry["kind"] == "Deployment"
-    )
-    assert len(base) == 1
-    assert base[0]["command"][0] == f"rackgate-{service}"
-    flag = operation["value"].removeprefix("--set=")
-    environ = {"RACKGATE_ASSIGNER_FEATURE_GATES": json.dumps({OSMO_POOLS: True})}
-    loaded = load_settings(AssignerSettings, service="assigner", environ=environ, flags=[flag])
-    assert loaded.feature_gates == {OSMO_POOLS: True, GANG_SCHEDULING: True}
 
 
 @pytest.mark.requirement("OPS-05")

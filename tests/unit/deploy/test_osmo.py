@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +9,9 @@ import yaml
 
 from rackgate.api.names import OSMO_GROUP
 from rackgate.api.resources import KAI_TOPOLOGIES, OSMO_POOLS, OSMO_WORKFLOWS
-from rackgate.features import OSMO_POOLS as GATE
-from rackgate.runtime.settings import load_settings
-from rackgate_assigner.settings import AssignerSettings
 from rackgate_cli.controlplane import install
 from rackgate_cli.locations import deploy_dir
 from rackgate_webhook.service import OSMO_PATH
-from rackgate_webhook.settings import WebhookSettings
 
 DEPLOY = deploy_dir()
 OSMO = DEPLOY / "osmo"
@@ -65,31 +60,6 @@ def test_kinds_and_what_users_are_admitted_are_no_part_of_what_an_uninstall_dele
     kept = {(one["kind"], one["metadata"]["name"]) for one in documents("cluster")}
     assert {name.split(":")[0] for _, name in kept} == {"rackgate-users"}
     assert ("ClusterRoleBinding", "rackgate-users:osmo-pools") in kept
-
-
-@pytest.mark.parametrize(
-    ("service", "settings"), [("assigner", AssignerSettings), ("webhook", WebhookSettings)]
-)
-def test_the_gate_is_on_beside_those_of_the_configuration(
-    service: str, settings: type[AssignerSettings | WebhookSettings], tmp_path: Path
-) -> None:
-    (patch,) = documents(f"gate-{service}.yaml")
-    (container,) = patch["spec"]["template"]["spec"]["containers"]
-    environ = {entry["name"]: entry["value"] for entry in container["env"]}
-    (base,) = (
-        entry
-        for entry in install.documents(DEPLOY / "services")
-        if entry["kind"] == "Deployment" and entry["metadata"]["name"] == patch["metadata"]["name"]
-    )
-    there = [entry["name"] for entry in base["spec"]["template"]["spec"]["containers"]]
-    assert container["name"] in there, "else a container would be added"
-    file = tmp_path / "config.yaml"
-    kind = settings.model_fields["kind"].default
-    api = "config.rackgate.dev/v1alpha1"
-    gates = {"RackgateRequiredAndPreferred": True}
-    file.write_text(yaml.safe_dump({"apiVersion": api, "kind": kind, "featureGates": gates}))
-    loaded = load_settings(settings, service=service, config=file, environ=environ)
-    assert loaded.feature_gates == {**gates, GATE: True}
 
 
 @pytest.mark.requirement("OSM-06")

@@ -21,8 +21,9 @@ from rackgate.api.resources import JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS
 from rackgate.features import DEFAULTS, Features
 from rackgate.jobframework.generic_job import GenericJob, JobLike
 from rackgate.jobframework.managed import is_child_of_job
+from rackgate.jobframework.pod_group.pod_group import PodGroup
 from rackgate.jobframework.podsets import pods_without_gate, total_pods
-from rackgate.jobframework.registry import KINDS, kind_of, owner_of
+from rackgate.jobframework.registry import KINDS, POD_KINDS, kind_of, owner_of
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate.wire.batch import Job
@@ -46,6 +47,8 @@ from rackgate_assigner.jobs.plan import (
     plan_unmanaged_job,
     reclaimed_pods,
 )
+from rackgate_assigner.jobs.pod_groups.state import pods_without_podset, read_group_state
+from rackgate_assigner.jobs.pod_groups.writer import PodGroupWriter
 from rackgate_assigner.jobs.state import (
     GangTimedOut,
     JobState,
@@ -113,6 +116,7 @@ class JobController:
         gangs: GangIndex | None = None,
         gang_pods: GangPods | None = None,
         gang_timeout_limit: int | None = None,
+        pods: PodGroupWriter | None = None,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -135,6 +139,7 @@ class JobController:
             gangs: Workloads of gangs of jobs; None: gang scheduling is off.
             gang_pods: their pods.
             gang_timeout_limit: evictions because of gangs before a deactivation; None: it has none.
+            pods: for groups of plain pods; None: they are not managed.
         """
         self._gangs, self._gang_pods = gangs, gang_pods
         self._gang_timeout_limit = gang_timeout_limit
@@ -142,8 +147,9 @@ class JobController:
         self.queue = WorkQueue[Key]("jobs", self._reconcile, workers=workers)
         self._stores, self._report, self._features = stores, reporter, features
         self._executor = ActionExecutor(
-            stores, client, writer, reporter, on_missing=self._wait_for_flavor
+            stores, client, writer, reporter, on_missing=self._wait_for_flavor, pods=pods
         )
+        self._pods = pods
         self._assumed_writes, self._assumed_creations = (
             self._executor.assumed_writes,
             AssumedCreations[None](),
@@ -174,6 +180,8 @@ class JobController:
     async def run(self) -> None:
         """Reconcile everything once, then every change, until cancelled."""
         self._assumed_writes.clear()
+        if self._pods is not None:
+            self._pods.clear()
         self._assumed_creations.clear()
         self._left_to_collector_until.clear()
         jobs = [Key(kind, name) for kind, store in self._stores.jobs.items() for name in store]
@@ -217,19 +225,19 @@ class JobController:
 
     def on_workload_upsert(self, before: Workload | None, workload: Workload) -> None:
         """A Workload was added or changed."""
-        owner = workload.metadata.controller
+        owner = workload.owner_uid
         key = workload.metadata.key
-        if before is not None and before.metadata.controller != owner:
-            _remove_from_index(self._workloads_by_owner, before)
+        if before is not None and before.owner_uid != owner:
+            _discard_key(self._workloads_by_owner, before.owner_uid, key)
             if owner_of(before) is not None:
                 # Its owner was changed, so the job has no Workload now and must stop.
                 self._owner_removed.add(key)
                 self._enqueue_for_workload(before)
         if before is not None and before.job_uid != workload.job_uid:
             _discard_key(self._workloads_by_job, before.job_uid, key)
-        if owner is not None:
-            self._workloads_by_owner[owner.uid].add(key)
-            self._assumed_creations.forget(owner.uid)
+        if owner:
+            self._workloads_by_owner[owner].add(key)
+            self._assumed_creations.forget(owner)
         if workload.job_uid:
             self._workloads_by_job[workload.job_uid].add(key)
         self._enqueue_for_workload(workload)
@@ -244,7 +252,7 @@ class JobController:
         self._owner_removed.discard(workload.metadata.key)
         if self._gang_pods is not None:
             self._gang_pods.forget(workload.metadata.key)
-        _remove_from_index(self._workloads_by_owner, workload)
+        _discard_key(self._workloads_by_owner, workload.owner_uid, workload.metadata.key)
         _discard_key(self._workloads_by_job, workload.job_uid, workload.metadata.key)
         self._enqueue_for_workload(workload)
 
@@ -342,7 +350,7 @@ class JobController:
             and has_its_done_pods
             and job_state.stopped
             and not spec_ops(job, workload, job_state)
-            and (self._gangs is None or self._gangs.hold(job) is None)
+            and not self._is_held(job)
         ):
             return True
         self._out_of_sync.add(workload.metadata.key)
@@ -437,6 +445,8 @@ class JobController:
             return  # the watch will show our last write, and reconcile this key again
         expected = workload_name_of(job)
         own = next((w for w in workloads if w.metadata.name == expected), None)
+        if isinstance(job, PodGroup) and self._pods is not None:
+            await self._tidy(job, own, self._pods)
         job_state = self._read_timed_state(key, job, own)
         if own is None and job_state.finished is None:
             self._report_missing_class(job, job_state.priority)
@@ -467,6 +477,12 @@ class JobController:
             eviction = found.eviction
             self._report.gang(gang.metadata, eviction.reason, eviction.message, warning=True)
 
+    def _is_held(self, job: JobLike) -> bool:
+        """Whether its Workload of gangs does not allow its admission; plain pods have none."""
+        if self._gangs is None or isinstance(job, PodGroup):
+            return False
+        return self._gangs.hold(job) is not None
+
     async def _is_still_running(self, job: JobLike) -> bool:
         """Whether a job, read now, still runs as the watch says: its pods may end with it."""
         kind = kind_of(job)
@@ -489,6 +505,27 @@ class JobController:
                 requeue = requeue_state(action.workload, eviction.reason, clock.now(), limit=limit)
                 timed_out = GangTimedOut(eviction, requeue)
         return replace(job_state, gang_check=None, gang_eviction=timed_out)
+
+    async def _tidy(self, group: PodGroup, workload: Workload | None, pods: PodGroupWriter) -> None:
+        """What pods need that no Workload decides: surplus ones go, and ended ones are released."""
+        if group.total == 0:
+            note = (
+                f"metadata.annotations[{names.POD_GROUP_TOTAL_ANNOTATION}] of the oldest pod is not"
+                " the number of pods of the group: delete the pods, and create them with it"
+            )
+            self._report.job(group, "ErrWorkloadCompose", note, warning=True)
+        surplus = await pods.tidy(group, workload)
+        if surplus:
+            names_of_pods = ", ".join(pod.metadata.name for pod in surplus[:5])
+            note = f"the group has {group.total} pods: deleted surplus pods {names_of_pods}"
+            self._report.job(group, "ExcessPodDeleted", note)
+        if workload is not None and (other := pods_without_podset(group, workload)):
+            note = (
+                f"pod {other[0].metadata.name} requests something else than the pods that were "
+                "admitted, and stays gated: create one that requests the same, or delete all pods "
+                "of the group"
+            )
+            self._report.job(group, "PodSetMismatch", note, warning=True)
 
     async def _create(self, key: Key, job: JobLike, action: CreateWorkload) -> None:
         """Create the Workload of a job, unless an earlier creation is not in the watch yet."""
@@ -589,6 +626,8 @@ class JobController:
         behind = self._assumed_writes.is_stale
         # Children are only written while it is suspended, and only then their events arrive here.
         children = self._children_of(job) if kind_of(job).is_suspended(job) else ()
+        if isinstance(job, PodGroup) and self._pods is not None and self._pods.is_behind(job):
+            return True
         return (
             behind(key.kind, job.metadata)
             or any(behind(WORKLOADS.kind, workload.metadata) for workload in workloads)
@@ -600,7 +639,7 @@ class JobController:
         if workload is None or self._assumed_writes.is_stale(WORKLOADS.kind, workload.metadata):
             return
         live_pods = self._pods_holding_quota(workload.job_uid)
-        if workload.metadata.controller is None:
+        if not workload.owner_uid:
             await self._reconcile_ownerless_workload(key, workload, live_pods)
             return
         if self._is_owner_foreign(workload):
@@ -608,7 +647,7 @@ class JobController:
             await self._executor.execute(None, action)
             return
         owner = owner_of(workload)
-        if owner is None:
+        if owner is None or (owner[0] in POD_KINDS and self._pods is None):
             return  # The controller of that kind handles it.
         job = self.job_for(workload)
         if job is not None:
@@ -667,6 +706,8 @@ class JobController:
             await self._executor.execute(None, plan_orphaned_workload(workload, live_pods))
         elif names.QUEUE_LABEL in live.metadata.labels:
             self.queue.add_later(key, POLL_S)
+        elif isinstance(live, PodGroup):
+            return  # no one may remove the label
         else:
             live_pods = self._remaining_pods(live)
             job_state = read_job_state(
@@ -684,10 +725,11 @@ class JobController:
     def _is_owner_missing(self, workload: Workload) -> bool:
         meta = workload.metadata
         known = self._missing_owners.get(meta.key)
-        return known is not None and meta.controller is not None and known == meta.controller.uid
+        return known is not None and known == workload.owner_uid
 
     def _record_missing_owner(self, workload: Workload) -> None:
         meta = workload.metadata
+        # The uid of a group is used again by the next group of its name.
         if meta.controller is not None and meta.key in self._stores.workloads:
             self._missing_owners[meta.key] = meta.controller.uid
 
@@ -722,6 +764,11 @@ class JobController:
         priority = resolve_priority(
             job, self._stores.workload_priority_classes, self._stores.priority_classes
         )
+        if isinstance(job, PodGroup):
+            live_pods = self._remaining_pods(job)
+            return read_group_state(
+                job, workload, priority, live_pods=live_pods, beyond_admission=beyond_admission
+            )
         return read_job_state(
             job,
             workload,

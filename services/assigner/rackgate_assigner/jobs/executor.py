@@ -14,7 +14,8 @@ from rackgate.api.resources import FLAVORS, JOBS, WORKLOADS, Resource
 from rackgate.jobframework.generic_job import GenericJob, JobLike
 from rackgate.jobframework.injection import StartConflict, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
-from rackgate.jobframework.registry import kind_of
+from rackgate.jobframework.pod_group.pod_group import PodGroup
+from rackgate.jobframework.registry import POD_KINDS, kind_of
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import (
     AlreadyExistsError,
@@ -37,7 +38,14 @@ from rackgate_assigner.jobs.patches import (
     started_template_ops,
     workload_body,
 )
-from rackgate_assigner.jobs.state import FlavorMissingError, is_owned_by, resolve_priority
+from rackgate_assigner.jobs.pod_groups.patches import group_workload_body
+from rackgate_assigner.jobs.pod_groups.writer import PodGroupWriter
+from rackgate_assigner.jobs.state import (
+    FlavorMissingError,
+    is_owned_by,
+    podset_infos_of,
+    resolve_priority,
+)
 from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 
@@ -84,15 +92,28 @@ class ActionExecutor:
         reporter: Reporter,
         *,
         on_missing: Callable[[JobLike, str], None],
+        pods: PodGroupWriter | None = None,
     ) -> None:
-        """Prepare; `on_missing` is called when a job waits for `kind/name` to exist."""
+        """Prepare.
+
+        Args:
+            stores: what the watches show.
+            client: for jobs.
+            writer: for Workloads.
+            reporter: for Events.
+            on_missing: called when a job waits for `kind/name` to exist.
+            pods: for groups of plain pods; None: they are not managed.
+        """
         self._stores, self._client = stores, client
         self._writer, self._report = writer, reporter
         self._on_missing = on_missing
         self.assumed_writes = AssumedWrites()
+        self._pods = pods
 
     async def read_job(self, kind: GenericJob[Any], key: str) -> JobLike | None:
         """A job as stored now, None if there is none."""
+        if kind in POD_KINDS:
+            return None if self._pods is None else await self._pods.read(kind.name, key)
         namespace, _, name = key.partition("/")
         seen = self._stores.jobs.get(kind.name, {}).get(key)
         known = seen.metadata.resource_version if seen is not None else ""
@@ -166,7 +187,46 @@ class ActionExecutor:
         if workload.metadata.key in self._stores.workloads:
             self.assumed_writes.written(WORKLOADS.kind, workload.metadata, answer)
 
+    async def _execute_group_action(
+        self, group: PodGroup, action: plan.Action, pods: PodGroupWriter
+    ) -> None:
+        key = group.metadata.key
+        match action:
+            case plan.CreateWorkload():
+                await self._create(group, action)
+            case plan.StopJob(_, why):
+                count = await pods.stop(group)
+                log.info("pod_group_stopped", group=key, pods=count, reason=why)
+                self._report.job(group, "Stopped", f"deleted {count} pods: {why}")
+            case plan.DeleteJob(workload, why):
+                await pods.delete(group)
+                log.info("pod_group_deleted", group=key, workload=workload.metadata.key, reason=why)
+            case plan.StartJob(workload) | plan.ReapplyInjection(workload):
+                await self._start_pods(group, workload, pods)
+
+    async def _start_pods(self, group: PodGroup, workload: Workload, pods: PodGroupWriter) -> None:
+        try:
+            infos = podset_infos_of(workload, self._stores.flavors, ())
+        except FlavorMissingError as error:
+            self._on_missing(group, f"{FLAVORS.kind}/{error.name}")
+            log.warning("flavor_missing", flavor=error.name, job=group.metadata.key)
+            return
+        if isinstance(infos, StartConflict):
+            await self._fail_to_start(group, workload, str(infos))
+            return
+        started = await pods.start(group, workload, infos)
+        if isinstance(started, StartConflict):
+            await self._fail_to_start(group, workload, str(started))
+        elif started and workload.status.admission is not None:
+            log.info("pod_group_started", workload=workload.metadata.key, pods=started)
+            queue = workload.status.admission.cluster_queue
+            self._report.job(group, "Started", f"admitted by ClusterQueue {queue}")
+
     async def _execute_job_action(self, job: JobLike, action: plan.Action) -> None:
+        if isinstance(job, PodGroup):
+            if self._pods is not None:
+                await self._execute_group_action(job, action, self._pods)
+            return
         match action:
             case plan.CreateWorkload():
                 await self._create(job, action)
@@ -204,7 +264,10 @@ class ActionExecutor:
         priority = resolve_priority(
             job, self._stores.workload_priority_classes, self._stores.priority_classes
         )
-        body = workload_body(job, name, priority, elastic=action.elastic, gang=action.gang)
+        if isinstance(job, PodGroup):
+            body = group_workload_body(job, name, priority)
+        else:
+            body = workload_body(job, name, priority, elastic=action.elastic, gang=action.gang)
         try:
             await self._writer.create(body)
         except AlreadyExistsError:

@@ -436,7 +436,7 @@ def _plan_finished_workload(job: JobLike, workload: Workload, job_state: JobStat
 
 
 def _plan_active_workload(job: JobLike, workload: Workload, job_state: JobState) -> Action:
-    operations = finalizer_ops(workload)
+    operations = (*finalizer_ops(workload), *job_state.workload_ops)
     if operations:
         return UpdateWorkload(workload, operations)
     if workload.status.admission is None:

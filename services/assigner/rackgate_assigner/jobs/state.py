@@ -29,7 +29,7 @@ from rackgate.jobframework.injection import (
     has_podset_info,
     has_template_lost_flavor,
 )
-from rackgate.jobframework.jsonpatch import pointer
+from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
 from rackgate.jobframework.managed import is_child_of_job
 from rackgate.jobframework.podsets import (
     check_keys,
@@ -38,7 +38,7 @@ from rackgate.jobframework.podsets import (
     topology_by_podset,
     without_empty,
 )
-from rackgate.jobframework.registry import kind_of
+from rackgate.jobframework.registry import POD_GROUP, kind_of
 from rackgate.jobframework.templates import (
     RESERVED_ANNOTATIONS,
     RESERVED_LABELS,
@@ -127,6 +127,7 @@ class JobState:
         gang: the Workload of gangs of its pods.
         gang_check: why the pods of its gangs are to be read now; None if they need not be.
         gang_eviction: why its gangs require an eviction, as the pods that were read show.
+        workload_ops: operations on its Workload that do not concern its spec.
     """
 
     kind: str = "Job"
@@ -153,6 +154,7 @@ class JobState:
     gang: JobGang = NO_GANG
     gang_check: GangCheck | None = None
     gang_eviction: GangTimedOut | None = None
+    workload_ops: tuple[JsonPatchOp, ...] = ()
 
     @property
     def inactive(self) -> bool:
@@ -291,6 +293,8 @@ def nesting_differs(workload: Workload, gang: JobGang) -> bool:
 def workload_name_of(job: JobLike) -> str:
     """The name of a job's Workload; there is only one."""
     resource = kind_of(job).resource
+    if resource == POD_GROUP.resource:
+        return job.metadata.name
     return workload_name(resource.kind, resource.group, job.metadata.name, job.metadata.uid)
 
 
@@ -342,8 +346,7 @@ def has_foreign_owner(workload: Workload, parent: Workload | None = None) -> boo
 
 def is_owned_by(workload: Workload, uid: str) -> bool:
     """Whether the Workload's controller is the object with this uid."""
-    owner = workload.metadata.controller
-    return owner is not None and owner.uid == uid
+    return workload.owner_uid == uid
 
 
 def is_started(job: JobLike, templates: Sequence[PodTemplate]) -> bool:

@@ -8,7 +8,7 @@ from math import inf
 from typing import Final, TypeAlias
 
 from rackgate.api import names
-from rackgate.jobframework.managed import podset_of_pod
+from rackgate.jobframework.managed import is_group_pod, owner_uid_of_pod, podset_of_pod
 from rackgate.jobframework.registry import KINDS
 from rackgate.resources.pod_requests import pod_requests
 from rackgate.resources.quantity import QuantityError, amount, quota_amount
@@ -193,11 +193,12 @@ class PodInfo:
     Attributes:
         workload: `namespace/name` of the Workload its annotation names, "" for foreign pods.
         podset: PodSet its label names, "" for foreign pods.
-        owner_uid: uid of its controller; of the last one, for a pod that lost it.
+        owner_uid: uid of its controller or group; of the last one, for a pod that lost it.
         requests: effective amounts by resource, sorted, without the implied 1 of `pods`.
         terminating: a deletion timestamp is set.
         has_long_grace_period: it is being deleted, with a long grace period.
-        is_job_pod: its controller is of a kind whose pods may use quota, or it names a Workload.
+        is_job_pod: its controller is of a kind whose pods may use quota, it names a Workload, or
+            it is one of a group of plain pods.
         workload_annotation: `namespace/name` of the Workload that it names, whether or not it is
             placed by topology.
     """
@@ -341,18 +342,20 @@ def pod_info(pod: wire.Pod) -> PodInfo | None:
         requests = {}
     claim = podset_of_pod(meta.annotations, meta.labels)
     named = meta.annotations.get(names.WORKLOAD_ANNOTATION)
-    owner = meta.controller
+    owner, owner_uid = meta.controller, owner_uid_of_pod(meta)
     return PodInfo(
         key=meta.key,
         node=pod.spec.node_name,
         workload=f"{meta.namespace}/{claim[0]}" if claim else "",
         podset=claim[1] if claim else "",
-        owner_uid=owner.uid if owner else "",
+        owner_uid=owner_uid,
         requests=tuple(sorted(requests.items())),
         uid=meta.uid,
         terminating=meta.deletion_timestamp is not None,
         has_long_grace_period=(meta.deletion_grace_period_seconds or 0) > LONG_GRACE_PERIOD_S,
-        is_job_pod=bool(named) or (owner is not None and _controls_pods(owner.kind)),
+        is_job_pod=bool(named)
+        or (owner is not None and _controls_pods(owner.kind))
+        or is_group_pod(meta),
         workload_annotation=f"{meta.namespace}/{named}" if named else "",
     )
 
@@ -506,7 +509,7 @@ def workload_info(
         uid=meta.uid,
         resource_version=meta.resource_version,
         generation=meta.generation,
-        owner_uid=owner.uid if owner else "",
+        owner_uid=workload.owner_uid,
         queue=f"{meta.namespace}/{spec.queue_name}" if spec.queue_name else "",
         priority=spec.priority,
         priority_class=reference.name if reference and reference.group == names.GROUP else "",

@@ -93,6 +93,8 @@ class ChildJobOwners:
             only if it is ungated, because it may belong to the Workload.
         """
         owner = workload.owner_uid
+        if workload.of_plain_pods:
+            return [pod for pod in pods if is_tas_pod(pod.group_uid, owner, assignment=assignment)]
         if not workload.owned_by_jobset:
             return [pod for pod in pods if is_tas_pod(pod.owner_uid, owner, assignment=assignment)]
         found = []

@@ -14,6 +14,7 @@ import msgspec
 from rackgate.api import names
 from rackgate.gang.link import link_of
 from rackgate.jobframework.managed import podset_of_pod
+from rackgate.jobframework.pod_group.membership import group_uid
 from rackgate.jobframework.registry import has_child_jobs
 from rackgate.wire.core import Condition, Meta, MetadataOnly, SchedulingGate, View
 from rackgate.wire.depth import tolerant
@@ -26,10 +27,12 @@ WorkloadKey = NewType("WorkloadKey", str)
 TOPOLOGY: Final = 1
 ELASTIC: Final = 2
 GANG: Final = 4
+ADMISSION: Final = 8  # of plain pods
 GATES: Final = {
     names.TOPOLOGY_GATE: TOPOLOGY,
     names.ELASTIC_GATE: ELASTIC,
     names.GANG_GATE: GANG,
+    names.ADMISSION_GATE: ADMISSION,
 }
 _GATES_WITHOUT_GANGS: Final = {name: bit for name, bit in GATES.items() if bit != GANG}
 
@@ -52,6 +55,7 @@ class GatedPod(msgspec.Struct, frozen=True, gc=False):
         version: resourceVersion as a number, 0 if it is not a number.
         grace_s: grace period of its deletion in seconds; 0 if it is not being deleted.
         terms: JSON of its required `nodeSelectorTerms` while it is gated; empty without any.
+        group_uid: what identifies the group of a plain pod, see `membership`; empty for others.
     """
 
     namespace: str
@@ -70,6 +74,7 @@ class GatedPod(msgspec.Struct, frozen=True, gc=False):
     version: int = 0
     grace_s: float = 0.0
     terms: str = ""
+    group_uid: str = ""
 
     @property
     def gated(self) -> bool:
@@ -96,6 +101,7 @@ class GatedPod(msgspec.Struct, frozen=True, gc=False):
             and self.indices == other.indices
             and self.podset == other.podset
             and self.owner_uid == other.owner_uid
+            and self.group_uid == other.group_uid
             and self.workload == other.workload
             and self.index_offset == other.index_offset
         )
@@ -168,6 +174,7 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
         unhealthy: names of nodes that await replacement.
         elastic: its PodSets may be resized while they run.
         owned_by_jobset: its pods belong to child Jobs of its owner.
+        of_plain_pods: its pods are plain pods.
         parent: the Workload that this one is a slice of.
         merged: UIDs of slices that the counts already include.
     """
@@ -185,6 +192,7 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
     version: int = 0
     elastic: bool = False
     owned_by_jobset: bool = False
+    of_plain_pods: bool = False
     parent: WorkloadKey | None = None
     merged: tuple[str, ...] = ()
 
@@ -206,6 +214,7 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
             and self.elastic == other.elastic
             and self.parent == other.parent
             and self.owned_by_jobset == other.owned_by_jobset
+            and self.of_plain_pods == other.of_plain_pods
         )
 
 
@@ -354,6 +363,9 @@ def decode_pod(data: bytes | msgspec.Raw, *, gangs: bool = False) -> GatedPod:
         terms=_required_terms_json(view.spec.affinity)
         if gates and view.spec.affinity is not None
         else "",
+        group_uid=group_uid(meta.uid, meta.namespace, meta.labels)
+        if names.MANAGED_LABEL in meta.labels
+        else "",
     )
     if gangs and (gates & GANG or names.GANG_LINK_ANNOTATION in meta.annotations):
         return _gang_pod(pod, view)
@@ -397,13 +409,16 @@ def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> Gate
     owner = meta.controller
     true = {c.type: c for c in status.conditions if c.status == "True"}
     admitted = true.get(names.WorkloadCondition.ADMITTED)
+    group = ""
+    if owner is None and meta.annotations.get(names.GROUP_WORKLOAD_ANNOTATION) == "true":
+        group = meta.labels.get(names.JOB_UID_LABEL, "")
     elastic = elastic and meta.annotations.get(names.ELASTIC_ANNOTATION) == "true"
     return GatedWorkload(
         namespace=intern(meta.namespace),
         name=intern(meta.name),
         uid=meta.uid,
         resource_version=meta.resource_version,
-        owner_uid=owner.uid if owner else "",
+        owner_uid=owner.uid if owner else group,
         admitted=admitted is not None
         and status.admission is not None
         and view.spec.active
@@ -417,6 +432,8 @@ def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> Gate
         version=_version_number(meta.resource_version),
         elastic=elastic,
         owned_by_jobset=owner is not None and has_child_jobs(owner.api_version, owner.kind),
+        of_plain_pods=bool(group)
+        or (owner is not None and (owner.kind, owner.api_version) == ("Pod", "v1")),
         parent=WorkloadKey(f"{meta.namespace}/{owner.name}")
         if elastic
         and owner is not None

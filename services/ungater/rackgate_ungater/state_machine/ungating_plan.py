@@ -36,6 +36,7 @@ from rackgate.api import names
 from rackgate.api.names import slice_ordinal
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate_ungater.state_machine.gated_objects import (
+    ADMISSION,
     ELASTIC,
     GANG,
     TOPOLOGY,
@@ -426,13 +427,14 @@ def podset_admission(
         return _elastic_podset_admission(
             workload, podset, _ElasticTotals(count, own_assignment), slices, decode
         )
+    gates = TOPOLOGY | ADMISSION if workload.of_plain_pods else TOPOLOGY
     return PodSetAdmission(
         podset=podset.name,
         count=count,
         assignment=own_assignment or _without_topology(count),
         ranks=rank_source(podset, workload.podsets),
         unhealthy=workload.unhealthy,
-        gates=GANG if own_assignment is None else TOPOLOGY,
+        gates=GANG if own_assignment is None else gates,
         reclaimable=podset.reclaimable,
     )
 

@@ -48,6 +48,7 @@ from rackgate.jobframework.templates import (
 from rackgate.jobframework.topology_request import topology_request
 from rackgate_webhook.admission.gangs import GANG_WORKLOAD, GangRules
 from rackgate_webhook.admission.objects import name_errors
+from rackgate_webhook.admission.plain_pods import is_plain_pod, plain_pod_created
 from rackgate_webhook.admission.review import AdmissionResponse, Review, kind_of_review
 
 _NO_GANGS: Final = GangRules()
@@ -73,6 +74,7 @@ def mutate(
     elastic_kinds: Collection[str] = (),
     kai: RenderOptions | None = None,
     gangs: GangRules = _NO_GANGS,
+    pod_groups: bool = False,
 ) -> AdmissionResponse:
     """The patch for one request; empty unless the object is managed.
 
@@ -82,6 +84,7 @@ def mutate(
             `enabled_elastic_kinds`.
         kai: gate RackgateRenderForKAI: how to render Jobs that KAI schedules.
         gangs: rules of Workloads of gangs.
+        pod_groups: gate RackgatePodGroups: plain pods with a queue label are managed.
 
     Raises:
         MalformedError: the API server never sends such an object.
@@ -97,6 +100,9 @@ def mutate(
         return _job_created(kind, review.object, kind.name in elastic_kinds)
     if kind is not None and review.operation == "UPDATE":
         return _job_updated(kind, review.object, review.old_object, kind.name in elastic_kinds)
+    created = (review.kind, review.operation) == ("/Pod", "CREATE")
+    if pod_groups and created and is_plain_pod(review.object):
+        return plain_pod_created(review.object)
     return AdmissionResponse() if rule is None else rule(review)
 
 

@@ -73,6 +73,7 @@ class WebhookServer:
         elastic_kinds: Collection[str] = (),
         kai: RenderOptions | None = None,
         gangs: GangRules | None = None,
+        pod_groups: bool = False,
         async_routes: Mapping[str, AsyncDecide] | None = None,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
@@ -84,7 +85,9 @@ class WebhookServer:
         self._draining = False
         rules = gangs or GangRules()
         self._routes: dict[str, Decide] = {
-            "/mutate": partial(mutate, elastic_kinds=elastic_kinds, kai=kai, gangs=rules),
+            "/mutate": partial(
+                mutate, elastic_kinds=elastic_kinds, kai=kai, gangs=rules, pod_groups=pod_groups
+            ),
             "/validate": partial(
                 validate, both_levels=both_levels, elastic_kinds=elastic_kinds, gangs=rules
             ),

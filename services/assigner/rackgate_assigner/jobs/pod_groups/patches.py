@@ -1,0 +1,64 @@
+"""The writes on plain pods and on the Workload of a group. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rackgate.api import names
+from rackgate.jobframework.injection import PodSetInfo, StartConflict, toleration_json
+from rackgate.jobframework.pod_group.pod_group import PlainPod, PodGroup
+from rackgate.jobframework.pod_group.pods import POD_GATES, GroupPod
+from rackgate_assigner.jobs.patches import workload_body
+from rackgate_assigner.jobs.pod_groups.state import owner_references
+from rackgate_assigner.jobs.state import Priority
+
+
+def start_patch(pod: GroupPod, info: PodSetInfo, workload: str) -> dict[str, Any] | StartConflict:
+    """The one write that starts a pod: a strategic merge patch, bound to its uid and version.
+
+    With a topology assignment the gates stay: the ungater removes them when it gives the pod its
+    domain. The API server allows additions to nodeSelector and tolerations while a pod is gated.
+
+    Returns:
+        The patch; or the key on which the pod and its flavor disagree.
+    """
+    for key, want in sorted(info.node_labels.items()):
+        have = pod.node_selector.get(key, want)
+        if have != want:
+            return StartConflict("spec.nodeSelector", key, have, want)
+    labels = {**info.labels, names.PODSET_LABEL: info.podset}
+    if info.tas:
+        labels[names.TAS_LABEL] = names.TAS_LABEL_VALUE
+    spec: dict[str, Any] = {}
+    if info.node_labels:
+        spec["nodeSelector"] = dict(info.node_labels)
+    added = [toleration_json(found) for found in info.tolerations]
+    missing = [found for found in added if found not in pod.tolerations]
+    if missing:
+        spec["tolerations"] = [*pod.tolerations, *missing]  # the list is replaced as a whole
+    if not info.tas:
+        spec["schedulingGates"] = [
+            {"$patch": "delete", "name": gate} for gate in POD_GATES if gate in pod.gates
+        ]
+    return {
+        "metadata": {
+            **_precondition(pod),
+            "labels": labels,
+            "annotations": {**info.annotations, names.WORKLOAD_ANNOTATION: workload},
+        },
+        "spec": spec,
+    }
+
+
+def _precondition(pod: GroupPod) -> dict[str, str]:
+    meta = pod.metadata
+    return {"uid": meta.uid, "resourceVersion": meta.resource_version}
+
+
+def group_workload_body(group: PodGroup, name: str, priority: Priority) -> dict[str, Any]:
+    """A new Workload for a group: that of any job, with other owners."""
+    body = workload_body(group, name, priority)
+    body["metadata"]["ownerReferences"] = owner_references(group)
+    if not isinstance(group, PlainPod):
+        body["metadata"]["annotations"] = {names.GROUP_WORKLOAD_ANNOTATION: "true"}
+    return body
