@@ -234,10 +234,10 @@ def _add(asked: _Asked, holder: Object, path: str, group: str, part: int | None 
     if request is None:
         return
     path = f"{path}.topologyRequest"
-    if "resourceClaims" in request:
-        asked.not_enforced.append(path)
-    elif request.get("unconstrained"):
+    if request.get("unconstrained"):
         asked.unconstrained = path
+    elif not request.keys() & {"required", "preferred"}:
+        asked.not_enforced.append(path)
     else:
         required = "required" in request
         level = str(request["required" if required else "preferred"])
@@ -281,7 +281,7 @@ def _add_parts(
         for at, group in enumerate(groups)
         if "topologyRequest" in group or any(_requests_below(group))
     ]
-    if not paths:
+    if not paths or not asked.podset.count:
         return
     selectors = [group.get("selector") for group in groups]
     keys = {selector["key"] if selector else "" for selector in selectors}

@@ -180,6 +180,21 @@ def test_equal_parts_by_rank_are_slices() -> None:
         assert rejected({"gangGroups": [uneven]}).reason is RejectedReason.NOT_SUPPORTED
 
 
+def test_a_podset_without_pods_has_no_parts() -> None:
+    groups = [
+        {
+            "name": name,
+            "selector": {"key": COMPLETION_INDEX_LABEL, "values": [value]},
+            **level("required", RACK),
+        }
+        for name, value in (("a", "0"), ("b", "1"))
+    ]
+    spec = {"gangGroups": [{"name": "gg", "rankedGroups": groups}]}
+    assert requests(spec, podset(count=0)) == Requests()
+    slices = {"podSetSliceRequiredTopology": RACK, "podSetSliceSize": 1}
+    assert requests(spec, podset(count=2)) == Requests({"main": slices})
+
+
 def test_two_layers_of_parts_are_constraints() -> None:
     groups = parts(COMPLETION_INDEX_LABEL, "01", "23", "45", "67", **level("required", HOST))
     gang = {
