@@ -32,7 +32,7 @@ OWN_PLANES = (
     "test_playground_page",
     "test_gates_off",
     "test_gangs",
-    "test_gang_page",
+    "test_gang_jobs",
     "test_pod_groups",
 )
 LONG = (

@@ -1,0 +1,191 @@
+"""Jobs whose pods start together or not at all, on a control plane with gang scheduling."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackgate.api import names
+from rackgate.api import resources as kinds
+from rackgate.api.resources import GANG_WORKLOADS
+from rackgate.features import GANG_SCHEDULING
+from tests.support.cluster import Cluster, until
+from tests.support.objects import RACK, Object, job
+from tests.support.playground import Playground, start_playground
+from tests.support.task_cluster import nodes_and_queue, runner
+from tests.support.task_pages import FOLDER
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+ROUNDS = 3
+FOREIGN_GATE = "example.com/data"
+
+
+@pytest.fixture(scope="module")
+def playground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playground]:
+    """A control plane of its own, with the gate."""
+    folder = tmp_path_factory.mktemp("gang-jobs") / "state"
+    # The runner of pages deletes jobs of all kinds in the end.
+    running = start_playground(folder, operators=("jobset", "kuberay"), gates=(GANG_SCHEDULING,))
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def test_every_command_of_the_page_does_what_it_says(
+    playground: Playground, tmp_path: Path
+) -> None:
+    page = FOLDER / "run-a-gang.md"
+    with nodes_and_queue(playground), runner(playground, tmp_path, page) as run:
+        run.run(page)
+
+
+def _started(pods: list[Object]) -> list[Object]:
+    return [pod for pod in pods if not pod["spec"].get("schedulingGates")]
+
+
+async def _gang_of(cluster: Cluster, name: str) -> Object:
+    """The Workload of gangs that a Job has by default."""
+
+    async def owned() -> Object | None:
+        for obj in await cluster.list_all(GANG_WORKLOADS):
+            owners = obj["metadata"].get("ownerReferences", [])
+            if any(owner["name"] == name for owner in owners):
+                return obj
+        return None
+
+    found = await until(f"Job {name} has a Workload of gangs", owned)
+    assert found is not None
+    return found
+
+
+class NeverBoth:
+    """Looks at the pods of two Jobs again and again: never have both started."""
+
+    def __init__(self, cluster: Cluster, *jobs: str) -> None:
+        self._cluster, self._jobs = cluster, jobs
+        self.looks = 0
+
+    async def run(self) -> None:
+        while True:
+            pods = await self._cluster.list_all(kinds.PODS)
+            label = "batch.kubernetes.io/job-name"
+            live = [pod for pod in pods if pod["status"]["phase"] not in ("Succeeded", "Failed")]
+            started = {pod["metadata"]["labels"][label] for pod in _started(live)}
+            assert len(started & set(self._jobs)) <= 1, "both have pods without gates"
+            self.looks += 1
+            await asyncio.sleep(0.02)
+
+
+async def _the_started(cluster: Cluster, jobs: list[str]) -> str:
+    """The one of these Jobs whose eight pods have started."""
+
+    async def started() -> str | None:
+        for name in jobs:
+            if len(_started(await cluster.pods_of(name))) == 8:
+                return name
+        return None
+
+    found = await until("one of the gangs has started", started)
+    assert found is not None
+    return found
+
+
+@pytest.mark.requirement("GNG-13")
+async def test_of_two_gangs_with_room_for_one_one_runs_and_the_other_holds_nothing(
+    cluster: Cluster,
+) -> None:
+    """Both arrive at once, again and again; the quota is enough for both, the nodes are not."""
+    await cluster.add_fx_a()
+    await cluster.add_queue()
+    for number in range(ROUNDS):
+        jobs = [f"one-{number}", f"two-{number}"]
+        watching = NeverBoth(cluster, *jobs)
+        task = asyncio.create_task(watching.run())
+        # All eight nodes, one pod on each.
+        await asyncio.gather(*(cluster.submit(name, 8, cpu="8") for name in jobs))
+
+        first = await _the_started(cluster, jobs)
+        (second,) = [name for name in jobs if name != first]
+        await cluster.bound(first, 8)
+        assert not await cluster.pods_of(second), "it is still suspended"
+        await cluster.finish(first)
+        await cluster.bound(second, 8)
+        assert not task.done(), task.exception()
+        task.cancel()
+        assert watching.looks > 10
+        await cluster.finish(second)
+        for name in jobs:
+            await cluster.condition(name, "Finished")
+
+
+@pytest.mark.requirement("GNG-12")
+async def test_a_gate_of_another_owner_on_one_pod_holds_all_of_its_gang(cluster: Cluster) -> None:
+    await cluster.add_fx_a()
+    await cluster.add_queue()
+    gates: dict[str, Any] = {"schedulingGates": [{"name": FOREIGN_GATE}]}
+    await cluster.submit("train", 4, cpu="2", required=RACK, pod=gates)
+
+    async def held() -> list[Object] | None:
+        pods = await cluster.pods_of("train")
+        return pods if len(pods) == 4 else None
+
+    pods = await until("all pods exist", held)
+    assert pods is not None
+    *others, last = pods
+    for pod in others:
+        await _remove_foreign_gate(cluster, pod)
+    workload = await _gang_of(cluster, "train")
+    event = await cluster.event("GangWaiting", workload["metadata"]["name"])
+    assert FOREIGN_GATE in event["note"]
+    assert not _started(await cluster.pods_of("train"))
+    await _remove_foreign_gate(cluster, last)
+    assert len(_started(await cluster.bound("train", 4))) == 4
+
+
+async def _remove_foreign_gate(cluster: Cluster, pod: Object) -> None:
+    def edit(stored: Object) -> None:
+        kept = [gate for gate in stored["spec"]["schedulingGates"] if gate["name"] != FOREIGN_GATE]
+        stored["spec"]["schedulingGates"] = kept
+
+    await cluster.replace(kinds.PODS, pod["metadata"]["name"], edit)
+
+
+@pytest.mark.requirement("GNG-11", "USR-15")
+async def test_a_gang_that_is_not_bound_in_time_returns_everything_and_comes_back(
+    cluster: Cluster,
+) -> None:
+    """Without a topology nobody counts nodes: seven of eight pods find one, the last does not."""
+    await cluster.add_fx_a()
+    await cluster.add_queue(topology=False)
+    await cluster.submit("blocker", 1, cpu="8")
+    await cluster.bound("blocker", 1)
+    spec = {"gangGroups": [{"name": "gg", "minCount": 8, "scheduleTimeoutSeconds": 5}]}
+    await cluster.create(
+        GANG_WORKLOADS,
+        {
+            "apiVersion": f"{names.GANG_GROUP}/{names.GANG_VERSION}",
+            "kind": "Workload",
+            "metadata": {"name": "eight"},
+            "spec": spec,
+        },
+    )
+    link = {names.GANG_LINK_ANNOTATION: "eight"}
+    await cluster.create(kinds.JOBS, job("train", 8, cpu="8", annotations=link))
+    workload = await cluster.condition("train", "Evicted", "True", "GangTimeout")
+    assert workload["status"]["requeueState"]["count"] == 1
+
+    async def given_back() -> bool:
+        stored = await cluster.workload_of("train")
+        return not stored["status"].get("admission") and not await cluster.pods_of("train")
+
+    await until("quota and nodes are free", given_back)
+    stored = await cluster.get(kinds.JOBS, "train")
+    assert stored["spec"]["suspend"] is True
+    assert not stored["status"].get("failed")
+    assert stored["spec"]["template"]["metadata"]["annotations"] == link
