@@ -76,7 +76,6 @@ def test_each_row_of_the_settings_gets_what_it_says(row: int) -> None:
     assert set(found.links.values()) == {found.name}
 
 
-@pytest.mark.requirement("GNG-29")
 def test_a_job_of_an_ordered_jobset_may_have_its_own_by_its_annotation() -> None:
     row = settings()[9]
     inner = row["trueWorkload"]["spec"]["replicatedJobs"][1]["template"]
@@ -93,7 +92,7 @@ def test_a_job_of_an_ordered_jobset_may_have_its_own_by_its_annotation() -> None
     assert {key: found.spec[key] for key in ("gangGroups",)} == row["perJob"]["rev1"]
 
 
-@pytest.mark.requirement("GNG-29")
+@pytest.mark.requirement("GNG-31")
 def test_a_jobset_that_starts_in_order_has_none() -> None:
     manifest = json.loads(json.dumps(settings()[7]["trueWorkload"]))
     manifest["spec"]["startupPolicy"] = {"startupPolicyOrder": "InOrder"}
