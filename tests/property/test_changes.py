@@ -194,9 +194,9 @@ class Racks:
     def change_workload(self, name: str, **more: Any) -> None:
         self.version += 1
         version, rng = f"{self.version:05}", random.Random(name)
-        wish: dict[str, Any] = rng.choice([{"unconstrained": True}, {"required": RACK}])
+        asked: dict[str, Any] = rng.choice([{"unconstrained": True}, {"required": RACK}])
         requests = {"cpu": rng.choice("12")}
-        podsets = [podset(count=rng.randint(1, 3), requests=requests, topology=wish)]
+        podsets = [podset(count=rng.randint(1, 3), requests=requests, topology=asked)]
         queue = rng.choice(sorted(self.FLAVORS))
         self.cache.set_workload(workload(name, podsets, queue=queue, version=version, **more))
 

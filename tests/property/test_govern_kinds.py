@@ -69,7 +69,7 @@ def rayclusters(draw: st.DrawFn) -> tuple[str, Object]:
 
 
 ANY = jobsets() | rayclusters()
-BROUGHT: st.SearchStrategy[Any] = TOLERATIONS
+FLAVOR_TOLERATIONS: st.SearchStrategy[Any] = TOLERATIONS
 RUN = {"op": "replace", "path": "/spec/suspend", "value": False}
 
 
@@ -134,23 +134,23 @@ def test_a_stop_gives_back_exactly_what_the_user_wrote(
     governed = apply_patch(wished, told(kind, wished).operations)
     parts, podsets = parts_of(kind, governed), podsets_of(kind, governed)
     originals = {podset["name"]: podset["template"] for podset in podsets}
-    brought = {
+    infos = {
         part.podset: PodSetInfo(
             part.podset,
             data.draw(st.booleans()),
             data.draw(maps()),
-            data.draw(BROUGHT),
+            data.draw(FLAVOR_TOLERATIONS),
             gang=data.draw(st.sampled_from(["", "gangs"])),
         )
         for part in parts
     }
-    started = start_ops(parts, brought, workload="w")
+    started = start_ops(parts, infos, workload="w")
     if isinstance(started, StartConflict):
         assert started.path.startswith("spec.")
         return
     running = apply_patch(governed, started)
-    assert start_ops(parts_of(kind, running), brought, workload="w") == []
-    known = brought if data.draw(st.booleans()) else None
+    assert start_ops(parts_of(kind, running), infos, workload="w") == []
+    known = infos if data.draw(st.booleans()) else None
     restored = apply_patch(running, restore_ops(parts_of(kind, running), originals, known))
     assert podsets_of(kind, restored) == podsets
     for part, wish in zip(parts_of(kind, restored), parts_of(kind, wished), strict=True):
@@ -166,17 +166,17 @@ def test_what_the_user_wrote_while_it_ran_is_kept_where_the_admission_is_known(
     kind, wished = asked
     governed = apply_patch(wished, told(kind, wished).operations)
     originals = {podset["name"]: podset["template"] for podset in podsets_of(kind, governed)}
-    brought = {
+    infos = {
         part.podset: PodSetInfo(part.podset, True, {"flavor": "x"})
         for part in parts_of(kind, governed)
     }
-    started = start_ops(parts_of(kind, governed), brought, workload="w")
+    started = start_ops(parts_of(kind, governed), infos, workload="w")
     assert not isinstance(started, StartConflict)
     running = apply_patch(governed, started)
     for part in parts_of(kind, running):
         part.template["spec"]["nodeSelector"].update({"user/key": "v"})
         part.template["metadata"]["labels"].update({"user/label": "v"})
-    restored = apply_patch(running, restore_ops(parts_of(kind, running), originals, brought))
+    restored = apply_patch(running, restore_ops(parts_of(kind, running), originals, infos))
     for part in parts_of(kind, restored):
         assert part.template["spec"]["nodeSelector"]["user/key"] == "v"
         assert part.template["metadata"]["labels"]["user/label"] == "v"
@@ -192,10 +192,10 @@ def test_a_manifest_applied_again_changes_nothing(
     kind, wished = asked
     stored = apply_patch(wished, told(kind, wished).operations)
     if running:
-        brought = {
+        infos = {
             part.podset: PodSetInfo(part.podset, True, gang=gang) for part in parts_of(kind, stored)
         }
-        started = start_ops(parts_of(kind, stored), brought, workload="w")
+        started = start_ops(parts_of(kind, stored), infos, workload="w")
         assert not isinstance(started, StartConflict)
         stored = apply_patch(stored, [*started, RUN])
     again = copy.deepcopy(wished)

@@ -89,13 +89,13 @@ class Comparing:
         kept: KeptNominations | None = None,
     ) -> list[HeadResult]:
         heads = list(heads)
-        anew = run_cycle(state, heads, namespaces, first)
+        without = run_cycle(state, heads, namespaces, first)
         self.nominated = 0
         with patch.object(quota_cycle, "nominate_head", self._nominate):
             found = run_cycle(state, heads, namespaces, first, known)
             nominated, self.nominated = self.nominated, 0
             with_kept = run_cycle(state, heads, namespaces, first, known, kept=kept)
-        assert by_key(found) == by_key(anew) == by_key(with_kept)
+        assert by_key(found) == by_key(without) == by_key(with_kept)
         self.used_again += max(0, len(heads) - nominated)
         self.kept += nominated - self.nominated
         return with_kept

@@ -295,7 +295,7 @@ class World(FakeApiServer):
         return self.condition(name, "Admitted")[0] == "True"
 
     def writes(self) -> list[Request]:
-        """Everything that was asked besides reads, reviews of its own access, Events and Leases."""
+        """Everything that was asked but reads, reviews of its own access, Events and Leases."""
         quiet = ("/events", "/leases", "/selfsubjectaccessreviews")
         return [
             request

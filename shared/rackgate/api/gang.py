@@ -229,7 +229,7 @@ class GangGroup(_GangModel, json_schema_extra=_level("gangGroups", gang_rules.GA
     schedule_timeout_seconds: int | None = Field(
         default=None, ge=1, le=MAX_TIMEOUT_S, json_schema_extra={"format": "int32"}
     )
-    """Seconds after which a gang that started in part gives way. Default for a gang: 60."""
+    """Seconds after which a gang that started in part is evicted. Default for a gang: 60."""
     selector: PodSelector | None = None
     """Pods of this group; a group without selector takes what no other selects."""
     gang_mode: Literal["Gang", "Off"] | None = None

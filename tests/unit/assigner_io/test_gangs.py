@@ -151,7 +151,7 @@ def test_the_watch_keeps_no_templates() -> None:
         "replicaMode": "Unreplicated",
     }
     inner = {"eqGroups": [{"name": "e", "count": 2, "template": {"spec": {"x": "y" * 10_000}}}]}
-    spec["gangGroups"][0].update(inner)  # type: ignore[attr-defined]
+    spec["gangGroups"][0].update(inner)  # type: ignore[attr-defined]  # JSON
     raw = json.dumps({"metadata": {"name": "w"}, "spec": spec}).encode()
     found = decode_gang_workload(raw)
     assert found.readable
