@@ -258,6 +258,8 @@ async def test_who_needs_the_quota_of_ending_pods_waits_for_them(world: World) -
         gone = world.submit("gone", 2, queue="a")
         await eventually(lambda: world.runs("low") and world.runs("gone"))
         bind(world, gone, 2, deletionTimestamp="2026-08-01T12:00:00Z")
+        # The ending pods hold quota only once the assigner has seen them.
+        await eventually(lambda: len(replica.cache.pods.rows) == 2)
         key = f"{NAMESPACE}/{world.workload('gone')['metadata']['name']}"
         world.remove(kinds.JOBS, "gone", NAMESPACE)
         world.remove(kinds.WORKLOADS, key.partition("/")[2], NAMESPACE)
