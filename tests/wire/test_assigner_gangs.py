@@ -8,6 +8,9 @@ import pytest
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
+from rackgate.gang.lifecycle import own_name
+from rackgate.jobframework.registry import JOB
+from rackgate.wire.core import Meta
 from tests.support.apiserver import Object
 from tests.support.apiserver_faults import Fault
 from tests.support.objects import BLOCK, RACK
@@ -213,6 +216,20 @@ async def test_race_15_a_name_that_another_owner_has_is_waited_for() -> None:
         assert not world.admitted("train")
         world.remove(GANGS, name, NAMESPACE)
         await eventually(world.started("train"))
+
+
+async def test_a_job_is_queued_although_another_owner_took_the_name_first() -> None:
+    """Its Workload of Kueue's API says why it is pending: an Event alone would be lost."""
+    async with gang_world() as world:
+        job = world.submit_gang("train")
+        name = own_name(JOB, Meta(name="train", uid=job["metadata"]["uid"]))
+        foreign = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "x", "controller": True}
+        world.describe(name, ONE_GANG)
+        world.change(GANGS, name, lambda o: o["metadata"].update(ownerReferences=[foreign]))
+        async with gang_assigner(world):
+            await eventually(lambda: "has another owner" in world.pending_message("train"))
+            world.remove(GANGS, name, NAMESPACE)
+            await eventually(world.started("train"))
 
 
 async def test_race_16_a_default_that_the_user_replaces_by_a_link_is_deleted() -> None:

@@ -142,7 +142,7 @@ class GangIndex:
         if found is None or found.metadata.deletion_timestamp is not None or not found.readable:
             return JobGang(choice.links, is_own=choice.is_own)
         if choice.is_own and not is_owned_by(found, job.metadata.uid):
-            return JobGang(choice.links, is_own=True)
+            return JobGang(choice.links)  # nothing is made under a name that is taken
         run_spec = encode_run_spec(choice.links, found.canonical)
         requests = self.topology(choice, found, self.podsets(job))
         if isinstance(requests, Rejected):

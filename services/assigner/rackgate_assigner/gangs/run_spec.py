@@ -36,7 +36,7 @@ class JobGang:
     Attributes:
         links: by PodSet, its name; empty for a job without gangs.
         run_spec: value of the annotation that its start writes; "" while it does not exist.
-        is_own: Rackgate makes it.
+        is_own: Rackgate makes it, or has made it.
         topology: by PodSet, fields of `topologyRequest` that say what it requests.
         nesting: domains that its PodSets share, for the annotation of the Workload of Kueue's API;
             "" if there are none.

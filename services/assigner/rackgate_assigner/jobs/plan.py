@@ -569,7 +569,10 @@ def _find_eviction(
         message = f"the {job_state.kind} was changed before it started"
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
     if job_state.suspended and gang.missing and not gang.is_own:
-        message = f'the Workload of gangs "{gang.missing}" was deleted before the start'
+        message = (
+            f'the Workload of gangs "{gang.missing}" was deleted before the start, or has another '
+            "owner now"
+        )
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
     if job_state.change is not None:
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, job_state.change)
