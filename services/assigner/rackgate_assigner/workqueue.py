@@ -1,4 +1,4 @@
-"""A queue of keys for level-triggered reconcilers."""
+"""A queue of keys for level-triggered reconcilers, and turns for work that can wait."""
 
 from __future__ import annotations
 
@@ -124,3 +124,23 @@ class WorkQueue(Generic[K]):
             return True
         self._backoff.reset(key)
         return False
+
+
+class Turns:
+    """Lets others go first: while they work, one turn at a time, `gap_s` apart."""
+
+    def __init__(self, is_busy: Callable[[], bool], gap_s: float) -> None:
+        """Prepare.
+
+        Args:
+            is_busy: whether others work now.
+            gap_s: seconds between two turns while they do.
+        """
+        self._is_busy, self._gap_s = is_busy, gap_s
+        self._lock = asyncio.Lock()
+
+    async def wait(self) -> None:
+        """Wait for a turn; none waits once the others have nothing to do."""
+        async with self._lock:
+            if self._is_busy():
+                await asyncio.sleep(self._gap_s)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rackgate.runtime.backoff import Backoff
-from rackgate_assigner.workqueue import WorkQueue
+from rackgate_assigner.workqueue import Turns, WorkQueue
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.requirement("OPS-07")
@@ -96,3 +96,26 @@ async def test_of_two_delays_the_earlier_one_counts() -> None:
         queue.add_later("sooner first", 3600)
         await asyncio.sleep(0.05)
         assert len(seen) == 2
+
+
+async def test_who_lets_others_go_first_takes_one_turn_at_a_time_while_they_work() -> None:
+    loop = asyncio.get_running_loop()
+    turns, started = Turns(lambda: True, 0.02), loop.time()
+    await asyncio.gather(*(turns.wait() for _ in range(4)))
+    assert loop.time() - started >= 4 * 0.02 - 0.01
+
+
+async def test_no_one_waits_for_a_turn_once_the_others_have_nothing_to_do() -> None:
+    busy, taken = True, 0
+    turns = Turns(lambda: busy, 0.02)
+
+    async def take() -> None:
+        nonlocal taken
+        await turns.wait()
+        taken += 1
+
+    # All at once they would need a minute.
+    waiting = [asyncio.create_task(take()) for _ in range(3000)]
+    await until(lambda: taken)
+    busy = False
+    await until(lambda: taken == len(waiting), within_s=20.0)

@@ -56,13 +56,16 @@ from rackgate_assigner.workload.decisions import (
     SecondPassDecision,
 )
 from rackgate_assigner.workload.info import WorkloadInfo
-from rackgate_assigner.workqueue import WorkQueue
+from rackgate_assigner.workqueue import Turns, WorkQueue
 
 WrittenDecision: TypeAlias = (
     Admit | AssignTopology | Deactivate | Evict | Preempt | ReplaceNode | ClearUnhealthyNodes
 )
 
 REQUEUE_WORKERS: Final = 8
+# Seconds between two pending reasons while admissions and evictions are written. Many of those who
+# wait for their reason are admitted meanwhile, and need none.
+GAP_DURING_ADMISSIONS_S: Final = 1 / 40
 # After so many rejected writes a Workload no longer reserves capacity while it backs off.
 FAILURES_BEFORE_SKIP: Final = 3
 # A repeated write gets the same responses.
@@ -148,6 +151,7 @@ class Scheduler:
         self._pending_writes: dict[str, _PendingWrite] = {}
         self._requeues: dict[str, Requeue] = {}
         self._message_limiter = MessageRateLimiter(message_interval_s)
+        self._turns = Turns(lambda: bool(self._pending_writes), GAP_DURING_ADMISSIONS_S)
         self._backoff = Backoff(base_s=0.1, cap_s=15.0)
         self._backing_off: dict[str, asyncio.TimerHandle] = {}
         self._write_queue = WorkQueue[str]("writes", self._write_decision, workers=workers)
@@ -461,6 +465,7 @@ class Scheduler:
         self.request_cycle()
 
     async def _write_requeue(self, key: str) -> None:
+        await self._turns.wait()
         requeue, workload = self._requeues.get(key), self._workloads.get(key)
         if requeue is None or workload is None or key in self._pending_writes:
             return
