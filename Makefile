@@ -88,6 +88,7 @@ bench: controlplane ## measure against baselines in the same run
 	@$(STEP) "bench: requests of a Job" $(BIN)/python -m bench.requests
 	@$(STEP) "bench: memory while Jobs come and go" $(BIN)/python -m bench.soak
 	@$(STEP) "bench: pods ungated" $(BIN)/python -m bench.ungate
+	@$(STEP) "bench: gangs released" $(BIN)/python -m bench.gangs --gangs 200
 	@$(STEP) "bench: pods placed at birth" $(BIN)/python -m bench.birth
 	@$(STEP) "bench: from create to running" $(BIN)/python -m bench.running
 	@$(STEP) "bench: resizes by slices" $(BIN)/python -m bench.slices

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -112,17 +112,24 @@ class Memory:
     synced_s: float
 
 
-async def memory(pods: int) -> Memory:
+async def memory(
+    pods: int, *, server: type[SyntheticServer] = SyntheticServer, gates: Sequence[str] = ()
+) -> Memory:
     """Let a new ungater see that many pods; what it takes then.
+
+    Args:
+        pods: how many.
+        server: plays them.
+        gates: feature gates of the ungater, as `NAME=true`.
 
     Raises:
         TimeoutError: it was not ready in time.
     """
-    async with SyntheticServer(pods) as server:
+    async with server(pods) as playing:
         with ports.reserved({"health": None}) as chosen:
             port = chosen["health"]
         began = time.perf_counter()
-        with _ungater(server.url, port) as child:
+        with _ungater(playing.url, port, gates) as child:
             pid = child.pid
             async with asyncio.timeout(READY_LIMIT_S):
                 while not await ready(port):
@@ -150,8 +157,9 @@ def resident_mib(pid: int) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def _ungater(url: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def _ungater(url: str, port: int, gates: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     document = {
+        "featureGates": {gate.partition("=")[0]: True for gate in gates},
         "apiVersion": "config.rackgate.dev/v1alpha1",
         "kind": "UngaterConfiguration",
         "connection": {"server": url},
