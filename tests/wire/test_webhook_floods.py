@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.requirement("HOOK-01", "HOOK-14"), pytest.mark.steady_
 ONE = ["127.0.0.9"]
 SOME = [f"127.0.0.{number}" for number in range(10, 40)]
 API_SERVER = "127.0.0.2"
-# The limit of the API server is 5 s, and on a busy machine all takes longer. It is less than the 30 s
-# after which a body that does not come loses its slot anyway.
+# The limit of the API server is 5 s, and on a busy machine all takes longer. It is less than the
+# 30 s after which a body that does not come loses its slot anyway.
 WITHIN_S = 20.0
 
 
