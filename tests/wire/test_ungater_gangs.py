@@ -14,6 +14,7 @@ from rackgate.api import names
 from rackgate.api.resources import GANG_WORKLOADS, JOBS, WORKLOADS
 from rackgate.gang.link import run_id
 from rackgate.jobframework.pod_group.membership import uid_of_group
+from rackgate_ungater.state_machine import gang_waits
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler
 from tests.support.waiting import until
@@ -614,3 +615,29 @@ async def test_pods_of_no_group_are_reported_on_the_workload_of_gangs(
     await world.all_free("main-2")
     await world.seen(replica)
     assert world.free() == {"main-2"}
+
+
+@pytest.mark.requirement("GNG-08")
+async def test_a_gang_that_waits_is_reported_when_that_is_due_without_another_event(
+    world: GangWorld, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang_waits, "GANG_WAITING_S", 0.3)
+    world.gangs()
+    world.admitted()
+    world.members(*range(7))
+    await settled(world, start)
+    assert "GangWaiting" not in world.reasons()
+    await until(lambda: "GangWaiting" in world.reasons())
+    noted = {event["note"] for event in world.events() if event["reason"] == "GangWaiting"}
+    assert noted == {"PodsMissing: 7 of 8 pods of gang gg exist"}
+
+
+@pytest.mark.requirement("GNG-08")
+async def test_a_missing_workload_of_gangs_is_reported_on_a_pod_when_that_is_due(
+    world: GangWorld, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang_waits, "WORKLOAD_MISSING_S", 0.3)
+    world.admitted()
+    world.members(*EIGHT)
+    await settled(world, start)
+    await until(lambda: "WorkloadMissing" in world.reasons("Pod"))

@@ -47,7 +47,14 @@ GATED: Final = gauge(
     "gated_pods", "Gated pods of admitted Workloads, of all shards, as the watches show them."
 )
 LONGEST_GATED: Final = gauge(
-    "longest_gated_seconds", "Longest time that such a pod has been seen gated; 0 if there is none."
+    "longest_gated_seconds",
+    "Longest time that such a pod has been seen gated, without pods that wait for their gang; 0 if"
+    " there is none.",
+)
+LONGEST_GANG_WAIT: Final = gauge(
+    "longest_gang_wait_seconds",
+    "Longest time that a gated pod of an admitted Workload has been seen to wait for its gang: for"
+    " other pods of it, its Workload of gangs, or gates of other owners; 0 if there is none.",
 )
 GANG_RELEASE: Final = histogram(
     "gang_release_seconds",

@@ -105,6 +105,9 @@ class Ungater:
         metrics.LONGEST_GATED.set_function(
             lambda: self._updated_backlog().longest_s(clock.monotonic())
         )
+        metrics.LONGEST_GANG_WAIT.set_function(
+            lambda: self._updated_backlog().longest_gang_wait_s(clock.monotonic())
+        )
         for reason in HOLD_REASONS:
             metrics.GANG_HELD.labels(reason).set_function(partial(self._count_held, reason))
 
@@ -268,9 +271,9 @@ class Ungater:
         else:
             self._enqueue_after(key, self._backoff.next(key))
         now = clock.monotonic()
-        next_timer_at = self.machine.next_timer_at(key, now)
-        if next_timer_at is not None:
-            self._enqueue_after(key, next_timer_at - now)
+        for at in (self.machine.next_timer_at(key, now), self._gang_waits.next_due_at(key)):
+            if at is not None:
+                self._enqueue_after(key, max(0.0, at - now))
 
     async def _reconcile(self, key: WorkloadKey, held_shard: HeldShard) -> bool:
         """Read pods with an unknown outcome, plan, confirm, write; False to be retried."""
@@ -478,7 +481,7 @@ class Ungater:
         now = clock.monotonic()
         if now - self._backlog_updated_at >= SCRAPE_S:
             self._backlog_updated_at = now
-            self._backlog.update(self.machine.workload_states.values(), now)
+            self._backlog.update(self.machine.workload_states.values(), self.machine.owners, now)
         return self._backlog
 
     # Looking around -----------------------------------------------------------------------

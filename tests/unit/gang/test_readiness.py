@@ -83,6 +83,25 @@ def test_a_pod_of_an_earlier_run_decides_nothing() -> None:
     assert _gangs(pods).releasable() == frozenset()
 
 
+def test_pods_of_an_earlier_run_that_still_run_take_no_place_under_the_maximum() -> None:
+    spec = expand({"gangGroups": [{"name": "gg", "minCount": 2, "maxCount": 3}]})
+    old = [replace(pod, uid=f"old{pod.uid}", gated=False, run="earlier") for pod in _pods(3)]
+    found = _gangs([*old, *_pods(1)], spec)
+    assert found.states[0].message == "1 of 2 pods of gang gg exist"
+    found = _gangs([*old, *_pods(3)], spec)
+    assert found.releasable() == {"0", "1", "2"}
+    assert found.unmatched == ()
+
+
+def test_pods_above_the_maximum_stay_gated_and_those_with_a_domain_go_first() -> None:
+    spec = expand({"gangGroups": [{"name": "gg", "minCount": 2, "maxCount": 3}]})
+    pods = _pods(5)
+    pods[4] = replace(pods[4], gated=False, run=RUN)
+    found = _gangs(pods, spec, assigned={"2", "3"})
+    assert found.releasable() == {"2", "3"}
+    assert {pod.uid for pod, why in found.unmatched if why is Mismatch.TOO_MANY_PODS} == {"0", "1"}
+
+
 def test_succeeded_pods_count_as_present() -> None:
     pods = _pods(3)
     pods[0] = replace(pods[0], succeeded=True)

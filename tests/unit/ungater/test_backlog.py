@@ -22,13 +22,13 @@ def machine_with(*pods: PodSeen, admitted: bool = True) -> StateMachine:
 def test_the_longest_wait_is_that_of_the_pod_seen_first() -> None:
     machine, backlog = machine_with(PodSeen(pod(0).build())), Backlog()
     assert backlog.longest_s(5.0) == 0.0
-    backlog.update(machine.workload_states.values(), 10.0)
+    backlog.update(machine.workload_states.values(), machine.owners, 10.0)
     machine.handle(PodSeen(pod(1).build()))
-    backlog.update(machine.workload_states.values(), 70.0)
+    backlog.update(machine.workload_states.values(), machine.owners, 70.0)
     assert len(backlog.since) == 2
     assert backlog.longest_s(100.0) == 90.0
     machine.handle(PodGone(PodUid("uid-pod-0")))
-    backlog.update(machine.workload_states.values(), 130.0)
+    backlog.update(machine.workload_states.values(), machine.owners, 130.0)
     assert backlog.longest_s(130.0) == 60.0
 
 
@@ -36,11 +36,11 @@ def test_pods_that_nothing_waits_for_do_not_count() -> None:
     """Released, on their way out, or of a Workload that is not admitted."""
     backlog = Backlog()
     released = [PodSeen(pod(0).ungated(R1).build()), PodSeen(pod(1).terminating().build())]
-    backlog.update(machine_with(*released).workload_states.values(), 1.0)
+    machine = machine_with(*released)
+    backlog.update(machine.workload_states.values(), machine.owners, 1.0)
     assert backlog.since == {}
-    backlog.update(
-        machine_with(PodSeen(pod(2).build()), admitted=False).workload_states.values(), 1.0
-    )
+    machine = machine_with(PodSeen(pod(2).build()), admitted=False)
+    backlog.update(machine.workload_states.values(), machine.owners, 1.0)
     assert backlog.since == {}
 
 
@@ -51,10 +51,10 @@ def test_pods_that_wait_for_slices_are_not_late() -> None:
     machine.handle(PodSeen(pod(0).free().build()))
     for number in (1, 2, 3):
         machine.handle(PodSeen(pod(number).gates(ELASTIC).build()))
-    backlog.update(machine.workload_states.values(), 1.0)
+    backlog.update(machine.workload_states.values(), machine.owners, 1.0)
     assert len(backlog.since) == 1, "one place is free"
     (late,) = backlog.since
     machine.handle(WorkloadSeen(elastic(counted(3), version=2)))
-    backlog.update(machine.workload_states.values(), 5.0)
+    backlog.update(machine.workload_states.values(), machine.owners, 5.0)
     assert len(backlog.since) == 2
     assert backlog.since[late] == 1.0

@@ -37,14 +37,16 @@ class _Wait:
     reported_at: float | None = None
     reported: str = ""
 
-    def is_due(self, now: float) -> bool:
+    def due_at(self) -> float | None:
+        """When the next Event is due; None if there is nothing to report."""
         if self.held.reason in list(Mismatch):
-            return self.reported != self.held.message and (
-                self.reported_at is None or now - self.reported_at >= MISMATCH_EVERY_S
-            )
+            if self.reported == self.held.message:
+                return None
+            return self.since if self.reported_at is None else self.reported_at + MISMATCH_EVERY_S
+        if self.reported_at is not None:
+            return None
         missing = self.held.reason == Waiting.WORKLOAD_MISSING
-        after_s = WORKLOAD_MISSING_S if missing else GANG_WAITING_S
-        return self.reported_at is None and now - self.since >= after_s
+        return self.since + (WORKLOAD_MISSING_S if missing else GANG_WAITING_S)
 
 
 class GangWaits:
@@ -66,10 +68,16 @@ class GangWaits:
 
     def due(self, key: WorkloadKey, now: float) -> list[HeldPods]:
         """What is to be reported now; it counts as reported."""
-        found = [wait for wait in self._waits.get(key, {}).values() if wait.is_due(now)]
+        waits = self._waits.get(key, {}).values()
+        found = [wait for wait in waits if (at := wait.due_at()) is not None and at <= now]
         for wait in found:
             wait.reported_at, wait.reported = now, wait.held.message
         return [wait.held for wait in found]
+
+    def next_due_at(self, key: WorkloadKey) -> float | None:
+        """When the next Event about a Workload is due, without any further event of a watch."""
+        times = (wait.due_at() for wait in self._waits.get(key, {}).values())
+        return min((at for at in times if at is not None), default=None)
 
     def forget(self, key: WorkloadKey) -> None:
         """The Workload is gone."""

@@ -238,6 +238,26 @@ def progress(workload_state: WorkloadState, owners: ChildJobOwners) -> tuple[int
     return complete, min(missing, default=0)
 
 
+def waiting_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> frozenset[str]:
+    """UIDs of gated pods that wait for their gang, and not for a domain or a write of ours."""
+    gangs = workload_state.gangs
+    if gangs is None:
+        return frozenset()
+    run = _run_of(workload_state)
+    found: set[str] = set()
+    members: dict[str, list[Member]] = {}
+    for pod in gang_pods(workload_state, owners):
+        if pod.link in gangs.workloads:
+            members.setdefault(pod.link, []).append(_member(pod))
+        elif pod.gated:
+            found.add(pod.uid)
+    for link, own in members.items():
+        spec = gangs.workloads[link].spec
+        gated = {member.uid for member in own if member.gated}
+        found |= gated - gangs_of(spec, own, run=run, assigned=gated).releasable()
+    return frozenset(found)
+
+
 def _run_of(workload_state: WorkloadState) -> str:
     workload = workload_state.workload
     if workload is None or not workload.admitted or workload.admitted_at is None:

@@ -15,12 +15,12 @@ entry; `missing_pods` counts the pods of one Workload, at most once per missing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
-from rackgate_ungater.state_machine.gangs import progress
+from rackgate_ungater.state_machine.gangs import progress, waiting_pods
 from rackgate_ungater.state_machine.gated_objects import PodUid
 from rackgate_ungater.state_machine.records import PodSetState, WorkloadState
 from rackgate_ungater.state_machine.ungating_plan import PodSetAdmission
@@ -228,26 +228,39 @@ class Backlog:
 
     Attributes:
         since: monotonic seconds at which the pod was first seen gated under an admission.
+        waits: pods that wait for their gang, not for the ungater, and since when. They are in
+            `since` from the present time, until their gang may start.
     """
 
     def __init__(self) -> None:
         self.since: dict[PodUid, float] = {}
+        self.waits: dict[PodUid, float] = {}
 
-    def update(self, workload_states: Iterable[WorkloadState], now: float) -> None:
+    def update(
+        self, workload_states: Iterable[WorkloadState], owners: ChildJobOwners, now: float
+    ) -> None:
         """Add pods that are gated now, and remove those that are not.
 
         Args:
             workload_states: everything that is known, by Workload.
+            owners: child Jobs.
             now: monotonic seconds.
         """
-        self.since = {
-            uid: self.since.get(uid, now)
-            for workload_state in workload_states
-            if workload_state.may_ungate
-            for uid in self._gated_pods(workload_state)
-        }
+        since, waits = self.since, self.waits
+        self.since, self.waits = {}, {}
+        for workload_state in workload_states:
+            if not workload_state.may_ungate:
+                continue
+            waiting = waiting_pods(workload_state, owners)
+            for uid in self._gated_pods(workload_state, since):
+                if uid in waiting:
+                    self.waits[uid] = waits.get(uid, now)
+                self.since[uid] = now if uid in waiting else since.get(uid, now)
 
-    def _gated_pods(self, workload_state: WorkloadState) -> Iterator[PodUid]:
+    @staticmethod
+    def _gated_pods(
+        workload_state: WorkloadState, since: Mapping[PodUid, float]
+    ) -> Iterator[PodUid]:
         if workload_state.workload is None or not workload_state.workload.elastic:
             for podset in workload_state.podsets.values():
                 yield from _gated(podset)
@@ -257,12 +270,16 @@ class Backlog:
             if isinstance(admission, PodSetAdmission):
                 podset = workload_state.podsets[name]
                 free = max(0, admission.max_ungated - podset.live + podset.gated)
-                gated = sorted(_gated(podset), key=lambda uid: (uid not in self.since, uid))
+                gated = sorted(_gated(podset), key=lambda uid: (uid not in since, uid))
                 yield from gated[:free]
 
     def longest_s(self, now: float) -> float:
         """Seconds since the first of the gated pods was seen; 0 if there is none."""
-        return now - min(self.since.values()) if self.since else 0.0
+        return max(0.0, now - min(self.since.values())) if self.since else 0.0
+
+    def longest_gang_wait_s(self, now: float) -> float:
+        """Seconds since the first pod was seen to wait for its gang; 0 if there is none."""
+        return max(0.0, now - min(self.waits.values())) if self.waits else 0.0
 
 
 def _gated(podset: PodSetState) -> Iterator[PodUid]:

@@ -1,0 +1,229 @@
+"""Gangs in the ungater: what is decoded, counted and reported, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rackgate.api import names
+from rackgate.gang.expand import expand
+from rackgate_ungater.state_machine.events import PodSeen, WorkloadSeen
+from rackgate_ungater.state_machine.gang_waits import (
+    GANG_WAITING_S,
+    MISMATCH_EVERY_S,
+    WORKLOAD_MISSING_S,
+    GangWaits,
+)
+from rackgate_ungater.state_machine.gang_workloads import GangWorkload, decode_gang_workload
+from rackgate_ungater.state_machine.gangs import GangDecision, HeldPods, progress
+from rackgate_ungater.state_machine.gated_objects import GangPod, WorkloadKey, decode_pod
+from rackgate_ungater.state_machine.queue import Backlog
+from rackgate_ungater.state_machine.records import Timeouts
+from rackgate_ungater.state_machine.state_machine import StateMachine
+from tests.unit.ungater.builders import R1, gang_pod, pod, podset, workload
+
+KEY = WorkloadKey("team/train")
+FOREIGN = ("example.com/data",)
+
+
+def gangs(**spec: Any) -> GangWorkload:
+    spec = spec or {"gangGroups": [{"name": "gg", "minCount": 3}]}
+    return GangWorkload("team", "train", "w", "1", expand(spec))
+
+
+def machine_with(*pods: GangPod, gang: GangWorkload | None = None) -> StateMachine:
+    machine = StateMachine(Timeouts())
+    machine.handle(WorkloadSeen(workload(podset((R1, 4)), admitted_at="2026-01-01T00:00:00Z")))
+    for one in pods:
+        machine.handle(PodSeen(one))
+    if gang is not None:
+        machine.set_gang_workload("team/train", gang)
+    return machine
+
+
+def member(number: int, **fields: Any) -> GangPod:
+    return gang_pod(pod(number).rank(number).build(), **fields)
+
+
+# What the watches deliver.
+
+
+def test_a_pod_of_a_gang_as_the_watch_delivers_it() -> None:
+    document = {
+        "metadata": {
+            "name": "p",
+            "namespace": "team",
+            "uid": "u",
+            "labels": {"role": "a", "index": "7"},
+            "annotations": {
+                names.GANG_LINK_ANNOTATION: "train",
+                names.GANG_RUN_ANNOTATION: "0123456789",
+            },
+        },
+        "spec": {"schedulingGates": [{"name": "z/z"}, {"name": names.GANG_GATE}, {"name": "a/a"}]},
+        "status": {"phase": "Succeeded"},
+    }
+    found = decode_pod(msgspec.json.encode(document), gangs=True)
+    assert isinstance(found, GangPod)
+    assert (found.link_key, found.run, found.succeeded) == ("team/train", "0123456789", True)
+    assert found.foreign_gates == ("a/a", "z/z")
+    assert found.labels == {"role": "a", "index": "7"}
+    assert not isinstance(decode_pod(msgspec.json.encode(document)), GangPod)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "gates", "is_member"),
+    [
+        ({}, (), False),
+        ({names.GANG_LINK_ANNOTATION: "train"}, (), True),
+        ({}, (names.GANG_GATE,), True),
+    ],
+)
+def test_a_pod_with_a_link_or_the_gate_is_one_of_a_gang(
+    annotations: dict[str, str], gates: tuple[str, ...], is_member: bool
+) -> None:
+    document = {
+        "metadata": {"name": "p", "annotations": annotations},
+        "spec": {"schedulingGates": [{"name": gate} for gate in gates]},
+    }
+    found = decode_pod(msgspec.json.encode(document), gangs=True)
+    assert isinstance(found, GangPod) is is_member
+
+
+def test_a_workload_of_gangs_is_expanded_without_templates_and_requests() -> None:
+    spec = {
+        "replicaMode": "Unreplicated",
+        "topologyRequest": {"required": "rack"},
+        "gangGroups": [
+            {
+                "name": "gg",
+                "selector": {"key": "role", "values": ["a"]},
+                "reschedulingPolicy": "TerminateAll",
+                "eqGroups": [{"name": "big", "count": 3, "template": {"containers": []}}],
+            }
+        ],
+    }
+    document = {"metadata": {"name": "w", "namespace": "team", "uid": "u"}, "spec": spec}
+    found = decode_gang_workload(msgspec.json.encode(document))
+    assert found.key == "team/w"
+    assert "topologyRequest" not in found.spec
+    (group,) = found.spec["gangGroups"]
+    assert group["selector"] == {"key": "role", "values": ["a"]}
+    (equal,) = group["rankedGroups"][0]["eqGroups"]
+    assert equal == {"name": "big", "minCount": 3, "maxCount": 3}
+    spec["topologyRequest"] = {"required": "block"}
+    assert found.has_same_gangs(decode_gang_workload(msgspec.json.encode(document)))
+    spec["gangGroups"][0]["minCount"] = 2  # type: ignore[index]
+    assert not found.has_same_gangs(decode_gang_workload(msgspec.json.encode(document)))
+
+
+# How many events until a gang is complete.
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        ([], (0, 0)),
+        ([member(0)], (0, 2)),
+        ([member(0), member(1)], (0, 1)),
+        ([member(0), member(1), member(2)], (1, 0)),
+        ([member(0), member(1), member(2, foreign=FOREIGN)], (0, 1)),
+        ([member(0), member(1, foreign=FOREIGN)], (0, 2)),
+    ],
+)
+def test_the_events_until_a_gang_can_be_complete(
+    pods: list[GangPod], expected: tuple[int, int]
+) -> None:
+    machine = machine_with(*pods, gang=gangs())
+    assert progress(machine.workload_states[KEY], machine.owners) == expected
+
+
+def test_of_several_gangs_the_one_that_needs_least_counts() -> None:
+    groups = [
+        {"name": name, "minCount": least, "selector": {"key": "role", "values": [name]}}
+        for name, least in (("a", 4), ("b", 2))
+    ]
+    machine = machine_with(member(0, role="a"), gang=gangs(gangGroups=groups))
+    assert progress(machine.workload_states[KEY], machine.owners) == (0, 2)
+
+
+def test_another_replica_may_appear_at_any_time() -> None:
+    spec: dict[str, Any] = {
+        "replicaMode": "ReplicatedGangs",
+        "replicaKey": "replica",
+        "gangGroups": [{"name": "gg", "minCount": 2}],
+    }
+    machine = machine_with(member(0, replica="x"), member(1, replica="x"), gang=gangs(**spec))
+    assert progress(machine.workload_states[KEY], machine.owners) == (1, 2)
+
+
+# When an Event is due.
+
+
+def held(reason: str, message: str = "m", pods: int = 1) -> GangDecision:
+    members = tuple(member(number) for number in range(pods))
+    return GangDecision([], held=(HeldPods(reason, "gg", message, members, gangs()),))
+
+
+@pytest.mark.parametrize(
+    ("reason", "after_s"),
+    [("PodsMissing", GANG_WAITING_S), ("WorkloadMissing", WORKLOAD_MISSING_S)],
+)
+def test_an_event_is_due_once_when_a_gang_has_waited(reason: str, after_s: float) -> None:
+    waits = GangWaits()
+    waits.update(KEY, held(reason), 100.0)
+    assert waits.due(KEY, 100.0) == []
+    assert waits.next_due_at(KEY) == 100.0 + after_s
+    waits.update(KEY, held(reason, "another number"), 105.0)
+    assert waits.next_due_at(KEY) == 100.0 + after_s, "it is the same wait"
+    (found,) = waits.due(KEY, 100.0 + after_s)
+    assert found.message == "another number"
+    assert waits.next_due_at(KEY) is None
+    assert waits.due(KEY, 1e6) == []
+
+
+def test_a_wait_that_ended_starts_again() -> None:
+    waits = GangWaits()
+    waits.update(KEY, held("PodsMissing"), 100.0)
+    waits.update(KEY, held("ForeignGate"), 109.0)
+    assert waits.next_due_at(KEY) == 109.0 + GANG_WAITING_S
+    waits.update(KEY, GangDecision([]), 110.0)
+    assert waits.next_due_at(KEY) is None
+    waits.update(KEY, held("PodsMissing"), 120.0)
+    assert waits.next_due_at(KEY) == 120.0 + GANG_WAITING_S
+    waits.forget(KEY)
+    assert waits.next_due_at(KEY) is None
+
+
+def test_pods_of_no_group_are_reported_at_once_and_others_after_a_minute() -> None:
+    waits = GangWaits()
+    waits.update(KEY, held("NoPart", "pod-0"), 100.0)
+    assert len(waits.due(KEY, 100.0)) == 1
+    assert waits.next_due_at(KEY) is None
+    waits.update(KEY, held("NoPart", "pod-0 and pod-1", 2), 110.0)
+    assert waits.due(KEY, 110.0) == []
+    assert waits.next_due_at(KEY) == 100.0 + MISMATCH_EVERY_S
+    assert len(waits.due(KEY, 160.0)) == 1
+    assert waits.count("NoPart", lambda _: True) == 2
+    assert waits.count("NoPart", lambda _: False) == 0
+
+
+# Pods that wait for their gang are not late.
+
+
+@pytest.mark.parametrize("gang", [gangs(), None], ids=["pod missing", "Workload missing"])
+def test_pods_that_wait_for_their_gang_are_counted_by_themselves(gang: GangWorkload | None) -> None:
+    machine, backlog = machine_with(member(0), member(1), gang=gang), Backlog()
+    states = machine.workload_states
+    for now in (100.0, 1000.0):
+        backlog.update(states.values(), machine.owners, now)
+        assert len(backlog.since) == 2
+        assert backlog.longest_s(now) == 0
+    assert backlog.longest_gang_wait_s(1000.0) == 900.0
+    machine.set_gang_workload("team/train", gangs())
+    machine.handle(PodSeen(member(2)))
+    backlog.update(states.values(), machine.owners, 1010.0)
+    assert backlog.longest_gang_wait_s(1010.0) == 0
+    assert backlog.longest_s(1040.0) == 40.0, "its gang could start since the last look"
