@@ -14,6 +14,7 @@ from rackgate.features import GANG_NESTED_PLACEMENT
 from rackgate.gang.nesting import decode_nesting
 from rackgate.topology.assignment import decode
 from tests.support import composite_jobs as composite
+from tests.support import objects
 from tests.support.apiserver import Object
 from tests.support.objects import BLOCK, RACK
 from tests.wire.assigner_world import eventually
@@ -163,3 +164,20 @@ async def test_a_pending_workload_follows_the_requests_of_its_workload_of_gangs(
         world.change(GANGS, "mine", lambda gang: gang.update(spec={"gangGroups": [{"name": "gg"}]}))
         await eventually(lambda: world.nesting() == "")
         assert "topologyRequest" not in str(world.own()["spec"])
+
+
+@pytest.mark.requirement("GNG-08")
+async def test_a_level_that_no_flavor_of_the_queue_has_is_shown_on_the_workload_of_gangs() -> None:
+    """The cluster has it, but only in the Topology of another queue."""
+    async with one_node_short() as world, gang_assigner(world, featureGates=NESTED):
+        spec = {
+            "gangGroups": [{"name": "gg", "minCount": 4, "topologyRequest": {"required": BLOCK}}]
+        }
+        world.describe("mine", spec)
+        submit(world, queue="plain")
+        await eventually(lambda: world.shown("TopologyRequestValid") == ("False", "UnknownLevel"))
+        await eventually(lambda: f'level "{BLOCK}" is not in a Topology' in world.why_pending())
+        quota = {"cpu": "64", "memory": "64Gi"}
+        world.put(kinds.CLUSTER_QUEUES, objects.cluster_queue("plain", "tas", quota))
+        await eventually(lambda: world.shown("TopologyRequestValid") == ("True", "Valid"))
+        await eventually(lambda: world.is_running(JOBSETS, "train"))

@@ -217,7 +217,7 @@ class Assigner:
             is_job=self._may_have_gangs,
             set_hold=self.cache.set_hold,
             on_change=self._on_gang_change,
-            topologies=lambda: tuple(self.cache.topologies.values()),
+            topologies=self._topologies_of_queue,
             on_use_change=self._on_gang_use_change,
         )
 
@@ -225,6 +225,17 @@ class Assigner:
         """Whether a job is managed by itself. Only the ungater cares for gangs of plain pods."""
         is_part = is_child_of_job(job.metadata) or isinstance(job, PodGroup)
         return not is_part and self.jobs.is_followed(job)
+
+    def _topologies_of_queue(self, key: str) -> tuple[tuple[str, ...], ...] | None:
+        """Levels of the Topologies of a LocalQueue's flavors; None if an object is missing."""
+        local_queue = self.cache.local_queues.get(key)
+        queue = self.cache.cluster_queues.get(local_queue.cluster_queue) if local_queue else None
+        if queue is None:
+            return None
+        flavors = [self.cache.flavors.get(name) for name in queue.flavors]
+        if any(one is None or (one.topology and not one.levels) for one in flavors):
+            return None
+        return tuple(dict.fromkeys(one.levels for one in flavors if one is not None and one.levels))
 
     def _on_gang_use_change(self, gang: str) -> None:
         if self.gang_statuses is not None:
@@ -517,12 +528,25 @@ class Assigner:
             lambda _before, workload: index.on_workload_change(workload), index.on_workload_change
         )
         watches.pods.add_listener(self.jobs.on_pod_upsert, self.jobs.on_pod_gone)
-        watches.topologies.add_listener(
-            lambda _before, _topology: index.on_topologies_change(),
-            lambda _topology: index.on_topologies_change(),
-        )
+        for used in (
+            watches.topologies,
+            watches.flavors,
+            watches.cluster_queues,
+            watches.local_queues,
+        ):
+            self._levels_listener(used, index)
         for managed in watches.kinds.values():
             managed.add_listener(delete=gangs.on_job_delete)
+
+    @staticmethod
+    def _levels_listener(watch: Watch[Any], index: GangIndex) -> None:
+        """Which levels the jobs of a queue can use follows from four kinds."""
+
+        def upserted(before: Any, item: Any) -> None:
+            if before is None or before.spec != item.spec:
+                index.on_topologies_change()
+
+        watch.add_listener(upserted, lambda _item: index.on_topologies_change())
 
     def _connect_cache(
         self, watch: Watch[V], upsert: Callable[[V], Any], delete: Callable[[str], Any]

@@ -11,7 +11,7 @@ A group asks for its pods: for those PodSets whose pods lie in it, or for equal 
    several PodSets share, or a preferred level inside a required one.
 
 Inputs: an expanded spec without errors; PodSets as the job has them. Levels are compared only if
-the topologies are given.
+the topologies are known.
 Source: GNG-38.
 """
 
@@ -146,7 +146,7 @@ def topology_requests(
     podsets: Sequence[GangPodSet],
     *,
     workload: str,
-    topologies: Sequence[Sequence[str]] = (),
+    topologies: Sequence[Sequence[str]] | None = None,
     nested: bool,
 ) -> Requests | Rejected:
     """What a job has to request for the groups of its gang Workload.
@@ -155,8 +155,8 @@ def topology_requests(
         canonical: an expanded spec.
         podsets: of the job, in its order.
         workload: name of the gang Workload, for PodSet groups.
-        topologies: level keys, coarsest first, of each Topology; levels are not checked without
-            any.
+        topologies: level keys, coarsest first, of each Topology that the job may be placed in;
+            None: not known, so levels are not checked.
         nested: whether the feature gate GangNestedPlacement is on.
     """
     not_enforced = ["spec.topologySpread"] if "topologySpread" in canonical else []
@@ -331,7 +331,7 @@ def _part_size(values: Sequence[Sequence[str]], key: str, podset: GangPodSet) ->
 # Levels and templates.
 
 
-def _check_levels(row: _Asked, topologies: Sequence[Sequence[str]]) -> None:
+def _check_levels(row: _Asked, topologies: Sequence[Sequence[str]] | None) -> None:
     """Reject inner levels that are not narrower, and levels that no topology has."""
     for at, ask in enumerate(row.asks):
         if any(ask.level == outer.level for outer in row.asks[:at]):
@@ -340,9 +340,15 @@ def _check_levels(row: _Asked, topologies: Sequence[Sequence[str]]) -> None:
                 ask.path,
                 f'level "{ask.level}" is the level of a group around it; use a finer level',
             )
-    if not topologies or not row.asks:
+    if topologies is None or not row.asks:
         return
     levels = [ask.level for ask in row.asks]
+    if not topologies:
+        raise _RejectedError(
+            RejectedReason.UNKNOWN_LEVEL,
+            row.asks[0].path,
+            f'level "{levels[0]}" is not in a Topology: no flavor of the queue has one',
+        )
     fitting = [found for found in topologies if set(levels) <= set(found)]
     if not fitting:
         known = "; ".join(", ".join(found) for found in topologies)
@@ -351,8 +357,8 @@ def _check_levels(row: _Asked, topologies: Sequence[Sequence[str]]) -> None:
         raise _RejectedError(
             RejectedReason.UNKNOWN_LEVEL,
             ask.path,
-            f'level "{ask.level}" is not in a Topology with all levels that are requested for its '
-            f"pods; levels: {known}",
+            f'level "{ask.level}" is not in a Topology of the queue with all levels that are '
+            f"requested for its pods; levels: {known}",
         )
     for found in fitting:
         if all(found.index(outer) < found.index(inner) for outer, inner in pairwise(levels)):

@@ -35,7 +35,7 @@ def podset(name: str = "main", count: int = 8, **rest: Any) -> GangPodSet:
 def ask(
     spec: Mapping[str, Any],
     *podsets: GangPodSet,
-    topologies: Sequence[Sequence[str]] = (LEVELS,),
+    topologies: Sequence[Sequence[str]] | None = (LEVELS,),
     nested: bool = True,
 ) -> Requests | Rejected:
     return topology_requests(
@@ -250,8 +250,18 @@ def test_one_fitting_topology_of_the_queue_is_enough() -> None:
         "gangGroups": [{"name": "gg", **level("required", RACK)}],
     }
     assert requests(spec, topologies=[(ZONE, HOST), (BLOCK, RACK)]).by_podset
-    assert requests(spec, topologies=()).by_podset  # nothing is known
+    assert requests(spec, topologies=None).by_podset  # nothing is known
     assert rejected(spec, topologies=[(ZONE, HOST)]).reason is RejectedReason.UNKNOWN_LEVEL
+
+
+def test_without_a_topology_in_the_queue_no_level_is_known() -> None:
+    found = rejected({"gangGroups": [{"name": "gg", **level("preferred", RACK)}]}, topologies=())
+    assert (found.reason, found.path) == (
+        RejectedReason.UNKNOWN_LEVEL,
+        "spec.gangGroups[0].topologyRequest",
+    )
+    assert found.message == f'level "{RACK}" is not in a Topology: no flavor of the queue has one'
+    assert requests({}, topologies=()) == Requests()
 
 
 def test_claims_and_spread_are_reported_and_not_enforced() -> None:

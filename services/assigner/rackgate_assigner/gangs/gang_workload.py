@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from rackgate.gang.expand import expand, quote_off
-from rackgate.gang.levels import Object
+from rackgate.gang.levels import Object, groups_of
 from rackgate.wire.core import Condition, Meta, View
 from rackgate.wire.depth import tolerant
 
@@ -37,6 +37,11 @@ class GangWorkload:
     readable: bool = True
     conditions: tuple[Condition, ...] = ()
     summary: bytes = b"{}"
+
+    @property
+    def requests_topology(self) -> bool:
+        """Whether any level of it requests a topology."""
+        return any("topologyRequest" in group.value for group in groups_of(self.canonical))
 
     @property
     def has_gangs(self) -> bool:

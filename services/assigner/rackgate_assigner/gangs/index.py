@@ -78,7 +78,7 @@ class GangIndex:
         set_hold: Callable[[str, str], None],
         on_change: Callable[[JobKey], None],
         on_use_change: Callable[[str], None] = lambda _gang: None,
-        topologies: Callable[[], Sequence[Sequence[str]]] = tuple,
+        topologies: Callable[[str], Sequence[Sequence[str]] | None] = lambda _queue: None,
     ) -> None:
         """Start empty.
 
@@ -91,7 +91,8 @@ class GangIndex:
             set_hold: called with the key of a Workload, and why it is not admitted.
             on_change: called with the key of a job to be reconciled.
             on_use_change: called with the key of a Workload of gangs whose use may have changed.
-            topologies: level keys of each Topology, coarsest first.
+            topologies: level keys, coarsest first, of each Topology that Workloads of a LocalQueue
+                may be placed in; None while that is not known.
         """
         self._topologies, self._on_use_change = topologies, on_use_change
         self._rev_n, self._nested = features.workload_rev_n, features.gang_nested_placement
@@ -144,21 +145,24 @@ class GangIndex:
         if choice.is_own and not is_owned_by(found, job.metadata.uid):
             return JobGang(choice.links)  # nothing is made under a name that is taken
         run_spec = encode_run_spec(choice.links, found.canonical)
-        requests = self.topology(choice, found, self.podsets(job))
+        requests = self.topology(job, choice, found, self.podsets(job))
         if isinstance(requests, Rejected):
             return JobGang(choice.links, run_spec, choice.is_own)
         nesting = encode_nesting(requests.nesting) if requests.nesting else ""
         return JobGang(choice.links, run_spec, choice.is_own, requests.by_podset, nesting)
 
     def topology(
-        self, choice: GangChoice, gang: GangWorkload, podsets: Sequence[GangPodSet]
+        self, job: JobLike, choice: GangChoice, gang: GangWorkload, podsets: Sequence[GangPodSet]
     ) -> Requests | Rejected:
         """What a job gets from the topology requests of its Workload of gangs."""
+        meta = job.metadata
         return topology_requests(
             gang.canonical,
             podsets,
             workload=choice.name,
-            topologies=self._topologies(),
+            topologies=self._topologies(
+                f"{meta.namespace}/{meta.labels.get(names.QUEUE_LABEL, '')}"
+            ),
             nested=self._nested,
         )
 
@@ -244,9 +248,10 @@ class GangIndex:
         self._gang_changed(gang.metadata.key)
 
     def on_topologies_change(self) -> None:
-        """A Topology was added, changed or deleted: its levels have an order now, or none."""
+        """The levels of a Topology, or which of them the jobs of a queue can use, changed."""
         for key, known in list(self._known.items()):
-            if known.choice.name:
+            gang = self._gangs.get(f"{key.name.partition('/')[0]}/{known.choice.name}")
+            if gang is not None and gang.requests_topology:
                 self._refresh(key)
                 self._on_change(key)
 
@@ -322,7 +327,7 @@ class GangIndex:
             holder="" if holder in (None, key) else holder.name.partition("/")[2],
             topology=NO_REQUESTS
             if found is None
-            else self.topology(known.choice, found, known.podsets),
+            else self.topology(job, known.choice, found, known.podsets),
         )
         if hold is None:
             self._holds.pop(key, None)

@@ -101,7 +101,7 @@ class GangStatusController:
             self._workloads.get(self._index.workload_key(job)),
             podsets,
             self._bound_pods(meta.uid),
-            self._index.topology(choice, gang, podsets),
+            self._index.topology(job, choice, gang, podsets),
             second.name.partition("/")[2] if second is not None else "",
             self._index.hold(job),
         )
