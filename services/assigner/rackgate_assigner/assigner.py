@@ -33,6 +33,7 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.usage import ExcessUsage
 from rackgate_assigner.cache.verification_controller import Verification
+from rackgate_assigner.gangs.bound_pods import BoundPods, is_not_held
 from rackgate_assigner.gangs.pods_controller import GangPods
 from rackgate_assigner.jobs import executor as job_executor
 from rackgate_assigner.jobs.controller import JobController, Key
@@ -257,10 +258,14 @@ class Assigner:
             bound_pods=self._bound_pods,
         )
 
-    def _bound_pods(self, job_uid: str) -> Mapping[str, int]:
-        """Bound pods of a job that have not ended, by PodSet."""
-        rows = self.cache.live_pods.rows_of(job_uid)
-        return Counter(row.podset for row in rows if not row.terminating)
+    def _bound_pods(self, job_uid: str) -> BoundPods:
+        """Bound pods of a job that have not ended."""
+        rows = [row for row in self.cache.live_pods.rows_of(job_uid) if not row.terminating]
+        pods = self.watches.pods.store
+        return BoundPods(
+            Counter(row.podset for row in rows),
+            [row.key.partition("/")[2] for row in rows if is_not_held(pods.get(row.key))],
+        )
 
     def _on_pods_change(self, job_uid: str) -> None:
         self.jobs.on_pods_change(job_uid)

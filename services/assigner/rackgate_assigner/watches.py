@@ -34,7 +34,11 @@ UNKNOWN_POLL_S: Final = 1.0
 # Every managed plain pod, bound or not, ended or not.
 GROUP_PODS: Final = {"labelSelector": f"{names.MANAGED_LABEL}={MANAGED}"}
 _POD_LABELS: Final = (names.PODSET_LABEL, names.MANAGED_LABEL, names.POD_GROUP_LABEL)
-_POD_ANNOTATIONS: Final = (names.WORKLOAD_ANNOTATION,)
+_POD_ANNOTATIONS: Final = (
+    names.WORKLOAD_ANNOTATION,
+    names.GANG_LINK_ANNOTATION,
+    names.GANG_RUN_ANNOTATION,
+)
 
 log = structlog.get_logger()
 

@@ -66,11 +66,12 @@ _REPLICA_KEYS: Final[Mapping[tuple[str, str], str]] = {
 
 
 class Mismatch(StrEnum):
-    """Why a pod belongs to no gang; reasons of the condition PodsMatched."""
+    """Why a pod belongs to no gang, or was not held; reasons of the condition PodsMatched."""
 
     NO_PART = "NoPart"
     NO_REPLICA = "NoReplica"
     TOO_MANY_PODS = "TooManyPods"
+    NOT_HELD = "NotHeld"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,25 @@ def part_of(canonical: Object, labels: Mapping[str, str]) -> Part | Mismatch:
         None if ranked is None else str(ranked["name"]),
         None if equal is None else str(equal["name"]),
     )
+
+
+def ambiguous_group(canonical: Object, part: Part, labels: Mapping[str, str]) -> str:
+    """The group in which no group, or more than one, takes pods with these labels; "" if none.
+
+    Pods may have more labels than are known, so selectors decide only if their label is known.
+    """
+    gang = next(one for one in canonical["gangGroups"] if one["name"] == part.gang.group)
+    if part.ranked_group is None:
+        return part.gang.group if _is_decided(gang["rankedGroups"], labels) else ""
+    ranked = next(one for one in gang["rankedGroups"] if one["name"] == part.ranked_group)
+    if part.eq_group is None and _is_decided(ranked["eqGroups"], labels):
+        return f"{part.gang.group}/{part.ranked_group}"
+    return ""
+
+
+def _is_decided(groups: Sequence[Object], labels: Mapping[str, str]) -> bool:
+    keys = {group["selector"]["key"] for group in groups if "selector" in group}
+    return keys <= labels.keys()
 
 
 def _choose(groups: Sequence[Object], labels: Mapping[str, str]) -> Object | None:

@@ -9,10 +9,11 @@ import pytest
 
 from rackgate.api.gang import WorkloadStatus as Schema
 from rackgate.gang.expand import expand
+from rackgate.gang.pod_shapes import pod_shape
 from rackgate.gang.topology_requests import GangPodSet, Rejected, RejectedReason, Requests
 from rackgate.wire.core import Condition, Meta
 from rackgate.wire.kueue import Admission, RequeueState, Workload, WorkloadStatus
-from rackgate_assigner.gangs.gang_workload import GangWorkload
+from rackgate_assigner.gangs.gang_workload import GangWorkload, decode_gang_workload
 from rackgate_assigner.gangs.holds import Hold, HoldReason
 from rackgate_assigner.gangs.status import Summary, Use, summarize
 
@@ -76,6 +77,102 @@ def test_pods_that_no_group_takes_are_shown() -> None:
     found = summarize(gang({"gangGroups": groups}), Use("train", admitted(), podsets, {"one": 1}))
     assert conditions(found)["PodsMatched"] == ("False", "NoPart")
     assert "PodSets two" in found.changes[0].message
+
+
+def matched(use: Use, spec: Any) -> tuple[str, str, str]:
+    raw = msgspec.json.encode({"metadata": {"name": "w"}, "spec": spec})
+    change = summarize(decode_gang_workload(raw), use).changes[0]
+    return change.status, str(change.reason), change.message
+
+
+def pod_of(cpu: str, **spec: Any) -> dict[str, Any]:
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
+    return {"spec": {"containers": [container], **spec}}
+
+
+def shaped(template: dict[str, Any]) -> Use:
+    shape = pod_shape(template)
+    assert shape is not None
+    return Use("train", admitted(), ONE, shapes={"main": shape})
+
+
+@pytest.mark.requirement("GNG-43", "GNG-08")
+@pytest.mark.parametrize(
+    ("cpu", "most", "message"),
+    [
+        ("2", None, ""),
+        ("2000m", None, ""),
+        ("1", None, "requests cpu 1, not 2"),
+        ("3", None, "requests cpu 3, not 2"),
+        ("3", "4", ""),
+        ("1", "4", ""),
+        ("5", "4", "requests cpu 5, not at most 4"),
+    ],
+)
+def test_pods_of_another_shape_than_their_eq_group_are_shown(
+    cpu: str, most: str | None, message: str
+) -> None:
+    group: dict[str, Any] = {"name": "big", "count": 4, "template": pod_of("2")}
+    if most is not None:
+        group["maxTemplate"] = {"resources": {"requests": {"cpu": most}}}
+    spec = {"gangGroups": [{"name": "gg", "minCount": 4, "eqGroups": [group]}]}
+    found = matched(shaped(pod_of(cpu)), spec)
+    if message:
+        assert found == ("False", "ShapeDiffers", f"PodSet main differs from big: {message}")
+    else:
+        assert found[:2] == ("True", "AllMatched")
+
+
+@pytest.mark.requirement("GNG-43")
+def test_claims_and_empty_dirs_are_part_of_the_shape_and_other_fields_are_not() -> None:
+    def of(claim: str, size: str, image: str) -> dict[str, Any]:
+        found = pod_of(
+            "2",
+            resourceClaims=[{"name": "net", "resourceClaimTemplateName": claim}],
+            volumes=[
+                {"name": "scratch", "emptyDir": {"sizeLimit": size}},
+                {"name": image, "configMap": {"name": image}},
+            ],
+        )
+        found["spec"]["containers"][0] |= {"image": image, "env": [{"name": image}]}
+        return found
+
+    def text(template: dict[str, Any]) -> str:
+        group = {"name": "big", "template": of("block", "1Gi", "a")}
+        spec = {"gangGroups": [{"name": "gg", "minCount": 4, "eqGroups": [group]}]}
+        status, _, message = matched(shaped(template), spec)
+        return "" if status == "True" else message.partition(": ")[2]
+
+    assert text(of("block", "1024Mi", "b")) == ""
+    assert text(of("rack", "1Gi", "a")) == "claims rack, not block"
+    assert text(of("block", "2Gi", "a")) == "emptyDir scratch 2Gi, not 1Gi"
+    assert text(pod_of("2")) == "claims none, not block; emptyDir scratch 0, not 1Gi"
+
+
+def test_what_a_template_leaves_out_is_not_compared() -> None:
+    group = {"name": "big", "template": {"metadata": {"labels": {"a": "b"}}}}
+    spec = {"gangGroups": [{"name": "gg", "minCount": 4, "eqGroups": [group]}]}
+    assert matched(shaped(pod_of("7")), spec)[0] == "True"
+
+
+@pytest.mark.requirement("GNG-08")
+def test_pods_that_rackgate_did_not_hold_are_shown() -> None:
+    spec = {"gangGroups": [{"name": "gg", "minCount": 4}]}
+    use = Use("train", admitted(), ONE, {"main": 4}, not_held=[f"p{n}" for n in range(4)])
+    message = "pods that Rackgate did not hold and release: p0, p1, p2 and 1 more"
+    assert matched(use, spec) == ("False", "NotHeld", message)
+
+
+@pytest.mark.requirement("GNG-08")
+def test_more_pods_than_a_gang_may_have_and_groups_that_nothing_tells_apart_are_shown() -> None:
+    few = {"gangGroups": [{"name": "gg", "minCount": 2, "maxCount": 3}]}
+    assert matched(Use("train", admitted(), ONE), few)[1] == "TooManyPods"
+    ranked = [{"name": "a"}, {"name": "b"}]
+    twins = {"gangGroups": [{"name": "gg", "minCount": 4, "rankedGroups": ranked}]}
+    assert matched(Use("train", admitted(), ONE), twins)[1] == "Ambiguous"
+    for index, group in enumerate(ranked):
+        group["selector"] = {"key": "index", "values": [str(index)]}  # type: ignore[assignment]
+    assert matched(Use("train", admitted(), ONE), twins)[1] == "AllMatched"
 
 
 def test_the_status_is_small_at_any_number_of_gangs_and_fits_the_schema() -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from rackgate.gang.expand import expand, quote_off
 from rackgate.gang.levels import Object, groups_of
+from rackgate.gang.pod_shapes import ExpectedShape, expected_shape
 from rackgate.wire.core import Condition, Meta, View
 from rackgate.wire.depth import tolerant
 
@@ -25,6 +26,8 @@ class GangWorkload:
     Attributes:
         spec: as written, without templates.
         canonical: the expanded spec.
+        shapes: what the templates of its eqGroups say about their pods, by the names of the gang
+            group, the ranked group and the eqGroup.
         readable: whether `canonical` is what was written. A definition of another version may have
             accepted what cannot be read.
         conditions: as last written.
@@ -34,6 +37,7 @@ class GangWorkload:
     metadata: Meta
     spec: Object = field(default_factory=dict)
     canonical: Object = field(default_factory=lambda: _EMPTY)
+    shapes: Mapping[tuple[str, str, str], ExpectedShape] = field(default_factory=dict)
     readable: bool = True
     conditions: tuple[Condition, ...] = ()
     summary: bytes = b"{}"
@@ -83,18 +87,39 @@ def decode_gang_workload(raw: bytes | msgspec.Raw) -> GangWorkload:
         msgspec.DecodeError: it is not an object of this kind.
     """
     view = _decode(raw)
-    spec, readable = without_templates(quote_off(view.spec)), True
+    written = quote_off(view.spec)
+    spec, readable = without_templates(written), True
+    shapes: dict[tuple[str, str, str], ExpectedShape] = {}
     try:
         canonical = expand(spec)
         for group in canonical["gangGroups"]:
             min_count(group)
+        if spec != written:
+            shapes = _shapes(expand(written))
     except (KeyError, TypeError, ValueError, AttributeError):
         canonical, readable = dict(_EMPTY), False
     status = dict(view.status)
     conditions = msgspec.convert({"conditions": status.pop("conditions", None) or ()}, _Status)
     return GangWorkload(
-        view.metadata, spec, canonical, readable, conditions.conditions, encode_summary(status)
+        view.metadata,
+        spec,
+        canonical,
+        shapes,
+        readable,
+        conditions.conditions,
+        encode_summary(status),
     )
+
+
+def _shapes(canonical: Object) -> dict[tuple[str, str, str], ExpectedShape]:
+    found = {}
+    for gang in canonical["gangGroups"]:
+        for ranked in gang["rankedGroups"]:
+            for equal in ranked["eqGroups"]:
+                shape = expected_shape(equal)
+                if shape is not None:
+                    found[str(gang["name"]), str(ranked["name"]), str(equal["name"])] = shape
+    return found
 
 
 def encode_summary(status: Mapping[str, Any]) -> bytes:

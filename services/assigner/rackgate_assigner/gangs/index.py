@@ -350,7 +350,14 @@ def key_of(job: JobLike) -> JobKey:
 def _identity(gang: GangWorkload) -> tuple[object, ...]:
     """What jobs depend on."""
     meta = gang.metadata
-    return (meta.uid, meta.owner_references, meta.deletion_timestamp, gang.spec, gang.readable)
+    return (
+        meta.uid,
+        meta.owner_references,
+        meta.deletion_timestamp,
+        gang.spec,
+        gang.shapes,
+        gang.readable,
+    )
 
 
 def _is_current(known: _Known, meta: Meta) -> bool:

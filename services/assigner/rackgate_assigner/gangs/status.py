@@ -1,7 +1,8 @@
 """The status of a Workload of gangs: a summary for people, that no code reads back. Pure.
 
-Pods are counted by PodSet, and only those that are bound: the assigner watches no others. Why a
-released gang waits for its pods is in the logs and Events of the ungater.
+Pods are counted by PodSet, and only those that are bound: the assigner watches no others. What
+their templates say stands for the pods that do not exist yet. Why a released gang waits for its
+pods is in the logs and Events of the ungater.
 
 Source: GNG-08, GNG-46, section 9 of the gang design.
 """
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rackgate.api.names import EvictionReason, WorkloadCondition
-from rackgate.gang.levels import Object
+from rackgate.gang.levels import Object, upper_bound
+from rackgate.gang.membership import Mismatch, Part, ambiguous_group, part_of, replica_key
+from rackgate.gang.pod_shapes import PodSpecShape, difference
 from rackgate.gang.readiness import Gangs, GangState, Member, gangs_of
 from rackgate.gang.topology_requests import GangPodSet, Rejected, RejectedReason, Requests
 from rackgate.wire.kueue import Workload
@@ -25,6 +28,7 @@ from rackgate_assigner.workload.conditions import FALSE, TRUE, Change
 # The object stays small at any number of gangs.
 MAX_GANGS: Final = 16
 MAX_TEXT: Final = 160
+_SHOWN_PODS: Final = 3
 
 GANG_SCHEDULED: Final = "GangScheduled"
 EXCLUSIVE: Final = "Exclusive"
@@ -44,6 +48,8 @@ class Use:
         workload: its Workload of Kueue's API, None if it has none yet.
         podsets: those whose pods are in gangs.
         bound: its bound pods by PodSet.
+        not_held: names of bound pods that Rackgate did not release.
+        shapes: of its templates, by PodSet; empty if the Workload of gangs describes no shapes.
         topology: what the requests mean for the job.
         shared_with: another job that waits for it, "" if there is none.
         hold: why the job is not admitted.
@@ -53,6 +59,8 @@ class Use:
     workload: Workload | None
     podsets: Sequence[GangPodSet] = ()
     bound: Mapping[str, int] = field(default_factory=dict)
+    not_held: Sequence[str] = ()
+    shapes: Mapping[str, PodSpecShape] = field(default_factory=dict)
     topology: Requests | Rejected = field(default_factory=Requests)
     shared_with: str = ""
     hold: Hold | None = None
@@ -82,7 +90,7 @@ def summarize(gang: GangWorkload, use: Use | None) -> Summary:
     if use is None:
         change = Change(GANG_SCHEDULED, FALSE, "PodsMissing", "no job that is not over uses it")
         return Summary((change,), {**observed, "phase": "Empty", "waitingFor": "PodsMissing"})
-    found, unmatched = _gangs(gang.canonical, use)
+    found, no_part = _gangs(gang.canonical, use)
     reason, message, phase = _progress(gang.canonical, use, found)
     fields: dict[str, Any] = {**observed, "phase": phase}
     least = sum(min_count(group) for group in gang.canonical["gangGroups"])
@@ -96,21 +104,18 @@ def summarize(gang: GangWorkload, use: Use | None) -> Summary:
         if listed:
             fields["gangs"] = listed[:MAX_GANGS]
     scheduled = Change(GANG_SCHEDULED, FALSE if waits else TRUE, reason, _short(message))
-    return Summary((*_conditions(use, unmatched), scheduled), fields)
+    return Summary((*_conditions(gang, use, no_part), scheduled), fields)
 
 
-def _conditions(use: Use, unmatched: Sequence[str]) -> list[Change]:
+def _conditions(gang: GangWorkload, use: Use, no_part: Sequence[str]) -> list[Change]:
     shared = bool(use.shared_with)
-    matched = "all pod templates belong to a gang group"
-    if unmatched:
-        matched = f"no gang group takes the pods of PodSets {', '.join(unmatched)}: they stay gated"
+    reason, message = _mismatch(gang, use, no_part) or (
+        "AllMatched",
+        "all pod templates belong to a gang group",
+    )
+    matched = TRUE if reason == "AllMatched" else FALSE
     return [
-        Change(
-            PODS_MATCHED,
-            FALSE if unmatched else TRUE,
-            "NoPart" if unmatched else "AllMatched",
-            _short(matched),
-        ),
+        Change(PODS_MATCHED, matched, reason, _short(message)),
         *_topology_conditions(use.topology),
         Change(
             EXCLUSIVE,
@@ -123,6 +128,51 @@ def _conditions(use: Use, unmatched: Sequence[str]) -> list[Change]:
             ),
         ),
     ]
+
+
+def _mismatch(gang: GangWorkload, use: Use, no_part: Sequence[str]) -> tuple[str, str] | None:
+    """How the pods of a job do not match, the worst first: those that stay gated, then the rest."""
+    if no_part:
+        names = ", ".join(no_part)
+        return Mismatch.NO_PART, f"no gang group takes the pods of PodSets {names}: they stay gated"
+    parts = {one.name: part_of(gang.canonical, one.labels) for one in use.podsets}
+    found = {name: part for name, part in parts.items() if isinstance(part, Part)}
+    if too_many := _too_many(gang.canonical, use, found):
+        return Mismatch.TOO_MANY_PODS, too_many
+    if use.not_held:
+        shown = ", ".join(sorted(use.not_held)[:_SHOWN_PODS])
+        more = len(use.not_held) - _SHOWN_PODS
+        names = f"{shown} and {more} more" if more > 0 else shown
+        return Mismatch.NOT_HELD, f"pods that Rackgate did not hold and release: {names}"
+    for one in use.podsets:
+        part = found.get(one.name)
+        if part is None:
+            continue
+        if group := ambiguous_group(gang.canonical, part, one.labels):
+            return "Ambiguous", f"the pods of PodSet {one.name} are in no group inside of {group}"
+        expected = gang.shapes.get((part.gang.group, part.ranked_group or "", part.eq_group or ""))
+        shape = use.shapes.get(one.name)
+        if expected is None or shape is None:
+            continue
+        if text := difference(expected, shape):
+            return "ShapeDiffers", f"PodSet {one.name} differs from {part.eq_group}: {text}"
+    return None
+
+
+def _too_many(canonical: Object, use: Use, parts: Mapping[str, Part]) -> str:
+    """Which gang group may have fewer pods than the job has for it; "" if there is none."""
+    if replica_key(canonical):
+        return ""  # counts are those of a replica
+    for group in canonical["gangGroups"]:
+        name, most = str(group["name"]), upper_bound(group)
+        has = sum(one.count for one in use.podsets if _is_in(parts.get(one.name), name))
+        if most is not None and has > most:
+            return f"the job has {has} pods for gang {name}, at most {most} of them are released"
+    return ""
+
+
+def _is_in(part: Part | None, group: str) -> bool:
+    return part is not None and part.gang.group == group
 
 
 def _topology_conditions(topology: Requests | Rejected) -> tuple[Change, Change]:

@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from rackgate.api.timestamps import rfc3339
+from rackgate.gang.pod_shapes import PodSpecShape, pod_shape
 from rackgate.jobframework.generic_job import JobLike
+from rackgate.jobframework.registry import kind_of
 from rackgate.kube.errors import NotFoundError
 from rackgate.runtime import clock
 from rackgate.wire.kueue import Workload
+from rackgate_assigner.gangs.bound_pods import BoundPods
 from rackgate_assigner.gangs.gang_workload import GangWorkload, encode_summary
 from rackgate_assigner.gangs.index import GangIndex, JobKey
 from rackgate_assigner.gangs.status import TYPES, Use, summarize
@@ -32,7 +35,7 @@ class GangStatusController:
         gangs: Mapping[str, GangWorkload],
         writer: GangWriter,
         *,
-        bound_pods: Callable[[str], Mapping[str, int]],
+        bound_pods: Callable[[str], BoundPods],
         workers: int = 4,
         interval_s: float = INTERVAL_S,
     ) -> None:
@@ -44,7 +47,7 @@ class GangStatusController:
             workloads: of Kueue's API, by `namespace/name`.
             gangs: Workloads of gangs, by `namespace/name`.
             writer: for Workloads of gangs.
-            bound_pods: number of bound pods of a job by PodSet, by its uid.
+            bound_pods: of a job, by its uid.
             workers: objects that are written at the same time.
             interval_s: see `INTERVAL_S`.
         """
@@ -96,11 +99,14 @@ class GangStatusController:
         meta, choice = job.metadata, self._index.choice(job)
         podsets = self._index.podsets(job)
         second = users[1] if len(users) > 1 and gang.has_gangs else None
+        bound = self._bound_pods(meta.uid)
         return Use(
             meta.name,
             self._workloads.get(self._index.workload_key(job)),
             podsets,
-            self._bound_pods(meta.uid),
+            bound.counts,
+            bound.not_held,
+            _shapes_of(job) if gang.shapes else {},
             self._index.topology(job, choice, gang, podsets),
             second.name.partition("/")[2] if second is not None else "",
             self._index.hold(job),
@@ -108,3 +114,9 @@ class GangStatusController:
 
     def _job(self, key: JobKey) -> JobLike | None:
         return self._jobs.get(key.kind, {}).get(key.name)
+
+
+def _shapes_of(job: JobLike) -> dict[str, PodSpecShape]:
+    kind = kind_of(job)
+    shapes = {one.podset: pod_shape(one.template) for one in kind.templates(kind.manifest(job))}
+    return {name: shape for name, shape in shapes.items() if shape is not None}

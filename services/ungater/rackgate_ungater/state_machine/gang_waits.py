@@ -16,7 +16,10 @@ from rackgate.gang.readiness import Waiting
 from rackgate_ungater.state_machine.gangs import GangDecision, HeldPods
 from rackgate_ungater.state_machine.gated_objects import WorkloadKey
 
-HOLD_REASONS: Final[tuple[str, ...]] = (*Waiting, *Mismatch)
+HOLD_REASONS: Final[tuple[str, ...]] = (
+    *Waiting,
+    *(reason for reason in Mismatch if reason is not Mismatch.NOT_HELD),
+)
 GANG_WAITING_S: Final = 10.0
 WORKLOAD_MISSING_S: Final = 60.0
 MISMATCH_EVERY_S: Final = 60.0

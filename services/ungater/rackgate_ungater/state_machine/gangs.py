@@ -13,11 +13,11 @@ pod is read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rackgate.gang.link import run_id
-from rackgate.gang.membership import GangKey
+from rackgate.gang.membership import GangKey, Mismatch
 from rackgate.gang.readiness import GangState, Member, Waiting, gangs_of, least_of
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
 from rackgate_ungater.state_machine.gang_workloads import GangWorkload
@@ -32,7 +32,7 @@ _SHOWN_PODS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class HeldPods:
-    """Gated pods that wait for one reason.
+    """Pods to report for one reason: gated ones that wait, or ones that were not held.
 
     Attributes:
         reason: a `Waiting` or a `Mismatch`.
@@ -71,7 +71,7 @@ class GangDecision:
     Attributes:
         ungates: all that may be released; pods of gangs with their run.
         starts: gangs that start with them.
-        held: pods that wait.
+        held: pods that wait, and ones that were not held.
     """
 
     ungates: list[Ungate]
@@ -79,16 +79,27 @@ class GangDecision:
     held: tuple[HeldPods, ...] = ()
 
 
-def gang_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> list[GangPod]:
+@dataclass(frozen=True, slots=True)
+class PodsOfGangs:
     """The pods of gangs that belong to the owner of a Workload, without those being deleted.
 
-    Pods that have succeeded count up to the number that is not needed again. A pod that was started
-    by somebody else, without our gates, counts only in a domain of its PodSet.
+    Attributes:
+        members: those that count. Pods that have succeeded count up to the number that is not
+            needed again. A pod that was started by somebody else, without our gates, counts only in
+            a domain of its PodSet.
+        not_held: running pods that were started by somebody else: created while the admission
+            policy was not installed, for example.
     """
-    workload = workload_state.workload
+
+    members: list[GangPod] = field(default_factory=list)
+    not_held: list[GangPod] = field(default_factory=list)
+
+
+def pods_of_gangs(workload_state: WorkloadState, owners: ChildJobOwners) -> PodsOfGangs:
+    """See `PodsOfGangs`."""
+    workload, found = workload_state.workload, PodsOfGangs()
     if workload is None:
-        return []
-    found: list[GangPod] = []
+        return found
     admissions = dict(workload_state.admissions())
     succeeded = {podset.name: podset.succeeded for podset in workload.podsets}
     for name, podset in workload_state.podsets.items():
@@ -104,9 +115,11 @@ def gang_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> list[Gan
                 left -= 1
                 if left < 0:
                     continue
-            elif not pod.gates and not pod.run and not _is_placed(pod, admission):
-                continue
-            found.append(pod)
+            elif not pod.gates and not pod.run:
+                found.not_held.append(pod)
+                if not _is_placed(pod, admission):
+                    continue
+            found.members.append(pod)
     return found
 
 
@@ -119,20 +132,20 @@ def _is_placed(pod: GangPod, admission: PodSetAdmission | str | None) -> bool:
 
 
 def decide(
-    workload_state: WorkloadState, pods: Iterable[GangPod], ungates: Sequence[Ungate]
+    workload_state: WorkloadState, pods: PodsOfGangs, ungates: Sequence[Ungate]
 ) -> GangDecision:
     """Which pods may be released.
 
     Args:
         workload_state: an admitted Workload with gangs.
-        pods: as `gang_pods` finds them.
+        pods: of its gangs.
         ungates: as the PodSets are planned, each pod by itself.
     """
     workloads = workload_state.gangs.workloads if workload_state.gangs is not None else {}
     run = _run_of(workload_state)
     assigned = frozenset(ungate.pod.uid for ungate in ungates)
     by_link: dict[str, dict[str, GangPod]] = {}
-    for pod in pods:
+    for pod in pods.members:
         by_link.setdefault(pod.link, {})[pod.uid] = pod
     released: set[str] = set()
     starts: list[GangStart] = []
@@ -154,7 +167,9 @@ def decide(
         for reason in dict.fromkeys(reason for _, reason in found.unmatched):
             lost = tuple(members[one.uid] for one, why in found.unmatched if why is reason)
             if lost := tuple(pod for pod in lost if pod.gated):
-                held.append(HeldPods(reason, link, _mismatch_message(lost), lost, workload))
+                message = _pods_message("stay gated", lost)
+                held.append(HeldPods(reason, link, message, lost, workload))
+    held += _not_held(pods.not_held, workloads)
     return GangDecision(
         [
             replace(ungate, run=run) if isinstance(ungate.pod, GangPod) else ungate
@@ -217,7 +232,7 @@ def progress(workload_state: WorkloadState, owners: ChildJobOwners) -> tuple[int
         return 0, 0
     run = _run_of(workload_state)
     members: dict[str, list[Member]] = {}
-    for pod in gang_pods(workload_state, owners):
+    for pod in pods_of_gangs(workload_state, owners).members:
         members.setdefault(pod.link, []).append(_member(pod))
     complete, missing = 0, []
     for link, workload in gangs.workloads.items():
@@ -246,7 +261,7 @@ def waiting_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> froze
     run = _run_of(workload_state)
     found: set[str] = set()
     members: dict[str, list[Member]] = {}
-    for pod in gang_pods(workload_state, owners):
+    for pod in pods_of_gangs(workload_state, owners).members:
         if pod.link in gangs.workloads:
             members.setdefault(pod.link, []).append(_member(pod))
         elif pod.gated:
@@ -298,8 +313,18 @@ def _without_workload(link: str, pods: Iterable[GangPod]) -> Iterator[HeldPods]:
         yield HeldPods(Waiting.WORKLOAD_MISSING, link, message, gated)
 
 
-def _mismatch_message(pods: Sequence[GangPod]) -> str:
+def _not_held(pods: Iterable[GangPod], workloads: Mapping[str, GangWorkload]) -> Iterator[HeldPods]:
+    by_link: dict[str, list[GangPod]] = {}
+    for pod in pods:
+        by_link.setdefault(pod.link, []).append(pod)
+    for link, found in by_link.items():
+        if link in workloads:
+            message = _pods_message("were created without the gate of gangs", found)
+            yield HeldPods(Mismatch.NOT_HELD, link, message, tuple(found), workloads[link])
+
+
+def _pods_message(what: str, pods: Sequence[GangPod]) -> str:
     names = sorted(pod.name for pod in pods)
     more = f" and {len(names) - _SHOWN_PODS} more" if len(names) > _SHOWN_PODS else ""
     shown = ", ".join(names[:_SHOWN_PODS])
-    return f"{len(names)} pods stay gated: {shown}{more}"
+    return f"{len(names)} pods {what}: {shown}{more}"

@@ -31,7 +31,7 @@ from rackgate_ungater.state_machine.events import (
     WorkloadSeen,
 )
 from rackgate_ungater.state_machine.gang_workloads import GangWorkload
-from rackgate_ungater.state_machine.gangs import GangDecision, decide, gang_pods
+from rackgate_ungater.state_machine.gangs import GangDecision, decide, pods_of_gangs
 from rackgate_ungater.state_machine.gated_objects import (
     GangPod,
     GatedPod,
@@ -195,8 +195,8 @@ class StateMachine:
             else:
                 self._plan_podset(workload_state.workload, podset, admission, proposal, now)
         if workload_state.gangs is not None and workload_state.may_ungate:
-            members = gang_pods(workload_state, self.owners)
-            proposal.gangs = decide(workload_state, members, proposal.ungates)
+            pods = pods_of_gangs(workload_state, self.owners)
+            proposal.gangs = decide(workload_state, pods, proposal.ungates)
             proposal.ungates = proposal.gangs.ungates
         return proposal
 
