@@ -18,6 +18,7 @@ from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.podsets import total_pods
 from rackgate.jobframework.registry import kind_of
 from rackgate.kube.client import Client
+from rackgate.runtime import clock
 from rackgate.wire.core import Pod
 from rackgate.wire.depth import tolerant
 from rackgate.wire.kueue import Workload
@@ -27,7 +28,9 @@ from rackgate_assigner.gangs.reactions import (
     GangEviction,
     GangPod,
     admission_run,
+    clock_skew_s,
     decide,
+    is_skewed,
     next_timeout,
     pods_of,
     terminates_all,
@@ -46,6 +49,8 @@ class _Run:
     """What is remembered of one run.
 
     Attributes:
+        seen_at: monotonic seconds of the first look.
+        own_clock: the time runs from there, because wall clocks differ too much.
         checked_s: gangs with at most this time were bound.
         looked: its pods were read at least once, for lost ones.
         gone: pods that the watch shows no more, or that are being deleted: by UID, the name and the
@@ -53,6 +58,8 @@ class _Run:
     """
 
     run: str
+    seen_at: float
+    own_clock: bool = False
     checked_s: float = 0.0
     looked: bool = False
     gone: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -104,8 +111,14 @@ class GangPods:
             return None, 0.0
         known = self._runs.get(key)
         if known is None or known.run != run:
-            known = self._runs[key] = _Run(run)
-        due_s, later_s = next_timeout(found.spec, workload, elapsed, checked_s=known.checked_s)
+            known = self._runs[key] = _Run(run, elapsed.now.monotonic)
+        due_s, later_s = next_timeout(
+            found.spec,
+            workload,
+            elapsed,
+            checked_s=known.checked_s,
+            since_s=elapsed.now.monotonic - known.seen_at if known.own_clock else None,
+        )
         if due_s and live >= total_pods(workload):
             known.checked_s, due_s = due_s, 0.0
         suspects = self._suspects(job, known, found)
@@ -140,7 +153,8 @@ class GangPods:
             if known is not None and known.gone.get(uid, ("", ""))[1] in controllers
         }
         pods = await self._read(job, workload, check, controllers)
-        checked = GangCheck(check.run, check.spec, check.workload, check.due_s, owned)
+        due_s = 0.0 if known is not None and self._is_early(key, known, check) else check.due_s
+        checked = GangCheck(check.run, check.spec, check.workload, due_s, owned)
         found = decide(checked, pods, ready_before=was_ready(workload))
         log.info(
             "gangs_checked",
@@ -150,10 +164,27 @@ class GangPods:
             result="bound" if found is None else str(found.reason),
         )
         if found is None and known is not None and known.run == check.run:
-            known.checked_s, known.looked = max(known.checked_s, check.due_s), True
+            known.checked_s, known.looked = max(known.checked_s, due_s), True
             for uid in check.suspects:
                 known.gone.pop(uid, None)
         return found
+
+    def _is_early(self, key: str, known: _Run, check: GangCheck) -> bool:
+        """Whether the time is only over by a wall clock that is wrong; it starts again then."""
+        if not check.due_s or known.own_clock:
+            return False
+        skew_s = clock_skew_s(self._client.server_date, clock.now())
+        known.own_clock = is_skewed(skew_s, check.due_s)
+        if known.own_clock:
+            log.warning(
+                "clock_differs_from_server",
+                workload=key,
+                skew_s=round(skew_s),
+                timeout_s=check.due_s,
+                remedy="synchronize the clocks of the machines; the timeout starts with the first "
+                "look at this admission",
+            )
+        return known.own_clock
 
     async def _read(
         self, job: JobLike, workload: Workload, check: GangCheck, controllers: Collection[str]

@@ -1,9 +1,11 @@
 """When the gangs of an admitted job do not run as a whole: eviction, and its backoff. Pure.
 
 The time of a gang runs from the admission, which the API server stores, until `minCount` of its
-pods are bound. A restart or a new leader does not reset it. Then the whole job is evicted, and
-queued again after a backoff that doubles. With `reschedulingPolicy: TerminateAll` the job is also
-evicted if a pod is lost later. Pods that have succeeded count as present.
+pods are bound. A restart or a new leader does not reset it, unless the wall clock differs from that
+of the API server by more than half of the time: then it runs from the first look (race 21). Then
+the whole job is evicted, and queued again after a backoff that doubles. With
+`reschedulingPolicy: TerminateAll` the job is also evicted if a pod is lost later. Pods that have
+succeeded count as present.
 
 What the watches show is enough to know when to look. The pods are read live before an eviction.
 
@@ -16,6 +18,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 from rackgate.api.names import (
@@ -108,8 +111,31 @@ def terminates_all(spec: Object) -> bool:
     return any(_terminates(group) for group in spec["gangGroups"])
 
 
+def clock_skew_s(server_date: str, now: datetime) -> float:
+    """Seconds that a wall clock is ahead of that of the API server; 0 if its time is not known.
+
+    Args:
+        server_date: header `Date` of a response, as of now.
+        now: the wall clock.
+    """
+    try:
+        return (now - parsedate_to_datetime(server_date)).total_seconds()
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def is_skewed(skew_s: float, timeout_s: float) -> bool:
+    """Whether wall clocks differ too much to compare a timestamp of an object with one of them."""
+    return abs(skew_s) > timeout_s / 2
+
+
 def next_timeout(
-    spec: Object, workload: Workload, elapsed: Elapsed, *, checked_s: float
+    spec: Object,
+    workload: Workload,
+    elapsed: Elapsed,
+    *,
+    checked_s: float,
+    since_s: float | None = None,
 ) -> tuple[float, float]:
     """What is due now, and the seconds until the next time is over.
 
@@ -118,13 +144,15 @@ def next_timeout(
         workload: admitted.
         elapsed: the times of the Workload.
         checked_s: gangs with at most this time were found to be bound.
+        since_s: seconds that count instead of those since the admission.
 
     Returns:
         The longest time that is over and not checked, 0 for none; and the seconds until the
         shortest one that is not over, 0 if there is none.
     """
     admitted = workload.condition(WorkloadCondition.ADMITTED)
-    since_s = elapsed.since(admitted.last_transition_time if admitted is not None else None)
+    if since_s is None:
+        since_s = elapsed.since(admitted.last_transition_time if admitted is not None else None)
     if since_s is None or was_ready(workload):
         return 0.0, 0.0
     left = [timeout for timeout in timeouts_of(spec) if timeout > checked_s]
