@@ -55,14 +55,7 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Prints each Workload in the shortest form that says the same: without default "
         "values, and without groups that carry nothing of their own.",
     )
-    _add_verb(
-        verbs,
-        "explain",
-        _explain,
-        summary="say what objects ask for",
-        description="Says in plain text what each Workload asks for: its shape, gangs, counts, the "
-        "defaults that apply, and warnings.",
-    )
+    _add_explain(verbs)
     _add_release(verbs)
 
 
@@ -92,11 +85,15 @@ def _add_verb(
         exit_codes=_EXIT_CODES,
         note=_FILES,
     )
+    _add_file(parser, required=True)
+
+
+def _add_file(parser: argparse.ArgumentParser, *, required: bool) -> None:
     parser.add_argument(
         "-f",
         "--file",
         metavar="FILE",
-        required=True,
+        required=required,
         help="YAML or JSON; objects of other kinds in it are ignored; - for standard input",
     )
     parser.add_argument(
@@ -106,6 +103,67 @@ def _add_verb(
         default={},
         help="WorkloadRevN=true accepts fields of RevN (default: only those of Rev1)",
     )
+
+
+def _add_explain(verbs: Subparsers) -> None:
+    parser = add_verb(
+        verbs,
+        "explain",
+        _run_explain,
+        summary="say what objects ask for, and what a gang of a cluster waits for",
+        description="Says in plain text what each Workload of a file asks for: its shape, gangs, "
+        "counts, the defaults that apply, and warnings. With NAME it reads the Workload from the "
+        "cluster instead, and says what its gangs wait for: which pods are missing, which gates "
+        "they have, and how long until the timeout. Only reads.",
+        examples=(
+            "rackgate gang explain -f workload.yaml",
+            "rackgate gang explain -f - --feature-gates WorkloadRevN=true < workload.yaml",
+            "rackgate gang explain job-train-3f9c1 -n team-a",
+        ),
+        exit_codes={
+            0: "explained",
+            1: "no such Workload, or the cluster cannot be read",
+            2: "the command line, the file or an object is invalid",
+        },
+    )
+    parser.add_argument(
+        "workload", metavar="NAME", nargs="?", help="of a Workload of gangs, or namespace/name"
+    )
+    parser.add_argument("-n", "--namespace", help="default: that of the kubeconfig's context")
+    _add_file(parser, required=False)
+    add_target(parser)
+
+
+def _run_explain(arguments: argparse.Namespace) -> int:
+    if (arguments.workload is None) == (arguments.file is None):
+        raise UsageError("specify either the name of a Workload of gangs, or a file with -f")
+    if arguments.file is not None:
+        sys.stdout.write(_explain(_read_workloads(arguments)))
+        return 0
+    return asyncio.run(_explain_of_cluster(arguments))
+
+
+async def _explain_of_cluster(arguments: argparse.Namespace) -> int:
+    from rackgate.kube.errors import KubeError
+    from rackgate_cli.explain.gangs import GangReader, status_blocks
+    from rackgate_cli.tables import show
+    from rackgate_cli.target import target_of
+
+    target = target_of(arguments, "gang-explain")
+    namespace, _, name = arguments.workload.rpartition("/")
+    namespace = namespace or arguments.namespace or target.namespace
+    async with target.client() as client:
+        reader = GangReader(client, top=5)
+        try:
+            gang = await reader.read(namespace, name)
+            if gang is None:
+                raise CommandError(f'there is no Workload of gangs "{name}" in "{namespace}"')
+            found = await reader.now(gang)
+        except KubeError as error:
+            raise CommandError(f"the cluster cannot be read: {error}") from error
+    sys.stdout.write(_explain([{"metadata": {"name": name}, "spec": dict(gang.spec)}]))
+    show(status_blocks(gang, found))
+    return 0
 
 
 def _add_release(verbs: Subparsers) -> None:

@@ -12,9 +12,13 @@ import pytest_asyncio
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.features import Features
+from rackgate.gang.link import run_id
 from rackgate_assigner.explain.explanation import Explanation
 from rackgate_cli.errors import CommandError
 from rackgate_cli.explain.explainer import WorkloadExplainer
+from rackgate_cli.explain.gangs import GangReader, status_blocks
+from rackgate_cli.explain.view import blocks
+from rackgate_cli.tables import plain
 from tests.support import objects
 from tests.support.apiserver import Fault
 from tests.support.objects import RACK
@@ -214,3 +218,105 @@ async def test_a_list_that_ran_out_of_time_is_read_again(desk: Desk) -> None:
     desk.world.faults.append(Fault.status(410, "Expired", path="/nodes"))
     found = await desk.manifest(objects.job("train", 4, required=RACK))
     assert found.fits is True
+
+
+SPEC: dict[str, Any] = {"gangGroups": [{"name": "gg", "minCount": 4}]}
+
+
+def run_of(world: World) -> str:
+    workload = world.workload("train")
+    conditions = {one["type"]: one for one in workload["status"]["conditions"]}
+    return run_id(workload["metadata"]["uid"], conditions["Admitted"]["lastTransitionTime"])
+
+
+def gang_pod(world: World, number: int, workload: str, **spec: Any) -> None:
+    labels = {names.PODSET_LABEL: "main"}
+    annotations = {
+        names.WORKLOAD_ANNOTATION: workload,
+        names.GANG_LINK_ANNOTATION: "mine",
+        **({} if "schedulingGates" in spec else {names.GANG_RUN_ANNOTATION: run_of(world)}),
+    }
+    world.put(
+        kinds.PODS,
+        {
+            "metadata": {
+                "name": f"train-{number}",
+                "namespace": NAMESPACE,
+                "labels": labels,
+                "annotations": annotations,
+            },
+            "spec": spec,
+            "status": {"phase": "Pending"},
+        },
+    )
+
+
+async def test_a_gang_that_has_not_started_is_explained_by_pod_gate_and_time(desk: Desk) -> None:
+    world = desk.world
+    async with assigner(world):
+        world.submit("train", 4, required=RACK)
+        await eventually(lambda: world.runs("train"))
+    workload = world.workload("train")["metadata"]["name"]
+    gates = [{"name": names.TOPOLOGY_GATE}, {"name": names.GANG_GATE}]
+    for number in range(3):
+        gang_pod(world, number, workload, schedulingGates=gates)
+    (held,) = (await desk.named("train")).gangs
+    assert held.state == "Held"
+    assert 'Workload of gangs "mine" does not exist' in held.why
+
+    meta = {"name": "mine", "namespace": NAMESPACE}
+    world.put(kinds.GANG_WORKLOADS, {"metadata": meta, "spec": SPEC})
+    found = await desk.named("train")
+    (held,) = found.gangs
+    assert (held.gang, held.state, held.members, held.min_count) == ("gg", "Held", 3, 4)
+    assert held.why == "3 of 4 pods of gang gg exist"
+    assert held.left_seconds is not None
+    assert 0 < held.left_seconds <= 60
+    assert held.pods[0].why == f"gated by {names.TOPOLOGY_GATE}, {names.GANG_GATE}" or (
+        held.pods[0].why == f"gated by {names.GANG_GATE}, {names.TOPOLOGY_GATE}"
+    )
+    assert (
+        found.summary == "It is admitted, and not started: gang gg: 3 of 4 pods of gang gg exist."
+    )
+
+    gang_pod(world, 3, workload, schedulingGates=[*gates, {"name": "example.com/data"}])
+    (held,) = (await desk.named("train")).gangs
+    assert "gates of other owners (example.com/data): train-3" in held.why
+    for number in range(4):
+        gang_pod(world, number, workload, **({"nodeName": "n"} if number else {}))
+    text = plain(blocks(await desk.named("train")))
+    assert "3 of 4 pods have a node" in text
+    assert "not scheduled yet (train-0)" in text
+    gang_pod(world, 0, workload, nodeName="n")
+    (gang,) = (await desk.named("train")).gangs
+    assert (gang.state, gang.why, gang.left_seconds, gang.pods) == ("Running", "", None, ())
+
+
+async def test_a_workload_of_gangs_is_explained_by_its_name(desk: Desk) -> None:
+    world = desk.world
+    async with assigner(world):
+        world.submit("train", 4, required=RACK)
+        await eventually(lambda: world.runs("train"))
+    conditions = [{"type": "Exclusive", "status": "True", "reason": "OneJob", "message": "m"}]
+    world.put(
+        kinds.GANG_WORKLOADS,
+        {
+            "metadata": {"name": "mine", "namespace": NAMESPACE},
+            "spec": SPEC,
+            "status": {"conditions": conditions},
+        },
+    )
+    client = world.client()
+    try:
+        reader = GangReader(client, 3)
+        gang = await reader.read(NAMESPACE, "mine")
+        assert gang is not None
+        assert "No pod names it now." in plain(status_blocks(gang, await reader.now(gang)))
+        workload = world.workload("train")["metadata"]["name"]
+        gang_pod(world, 0, workload, schedulingGates=[{"name": names.GANG_GATE}])
+        text = plain(status_blocks(gang, await reader.now(gang)))
+    finally:
+        await client.close()
+    assert "OneJob" in text
+    assert "1 of 4 pods of gang gg exist" in text
+    assert "the job is evicted, and tries again later" in text

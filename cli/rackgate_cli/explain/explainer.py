@@ -17,12 +17,19 @@ from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as workload_explanation
-from rackgate_assigner.explain.explanation import Explanation, FieldProblem, Remedy, Resize
+from rackgate_assigner.explain.explanation import (
+    Explanation,
+    FieldProblem,
+    GangView,
+    Remedy,
+    Resize,
+)
 from rackgate_assigner.explain.running import find_unhealthy_nodes, pods_of, with_pod_status
 from rackgate_assigner.jobs.state import is_managed
 from rackgate_assigner.quota.admission_fair_sharing import AdmissionFairSharing
 from rackgate_assigner.workload.info import WorkloadInfo, workload_info
 from rackgate_cli.errors import CommandError
+from rackgate_cli.explain.gangs import GangReader
 from rackgate_cli.explain.manifest import (
     WORKLOAD,
     SubmissionPreview,
@@ -62,6 +69,7 @@ class WorkloadExplainer:
         self._fair_sharing = fair_sharing
         self._client, self._features, self._top = client, features, top
         self._excluded, self._admission_fair_sharing = excluded, admission_fair_sharing
+        self._gangs = GangReader(client, top)
 
     async def manifest(
         self, document: dict[str, Any], namespace: str | None, default: str
@@ -205,7 +213,20 @@ class WorkloadExplainer:
             observed_run = with_pod_status(run, own.get(run.podset, []), self._top)
             broken = find_unhealthy_nodes(row, run.podset, found.cache.nodes, unhealthy)
             runs.append(msgspec.structs.replace(observed_run, broken_nodes=broken))
-        return msgspec.structs.replace(explanation, podsets=tuple(runs))
+        explanation = msgspec.structs.replace(explanation, podsets=tuple(runs))
+        flat = [pod for found_pods in own.values() for pod in found_pods]
+        return with_gangs(explanation, await self._gangs.of_workload(workload, flat))
+
+
+def with_gangs(explanation: Explanation, gangs: Sequence[GangView]) -> Explanation:
+    """Add the gangs of an admitted job; the summary says which of them do not run."""
+    late = [gang for gang in gangs if gang.state != "Running"]
+    summary = explanation.summary
+    if late:
+        first = f"gang {late[0].gang}: {late[0].why}" if late[0].gang else late[0].why
+        count = f"{len(late)} gangs do not run; {first}" if len(late) > 1 else first
+        summary = f"It is admitted, and not started: {count}."
+    return msgspec.structs.replace(explanation, gangs=tuple(gangs), summary=summary)
 
 
 def _find(found: ClusterReading, namespace: str, name: str) -> Workload | None:

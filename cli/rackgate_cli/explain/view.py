@@ -9,8 +9,10 @@ from rackgate_assigner.explain.explanation import (
     Exclusion,
     Explanation,
     FlavorView,
+    GangView,
     Holder,
     LevelCapacity,
+    NotRunningPods,
     PodSetStatus,
     QueuePosition,
     QuotaLine,
@@ -60,6 +62,8 @@ def blocks(found: Explanation, levels: Sequence[str] = ()) -> Iterator[Block]:
     if any(line.waiting or line.asked != line.granted for line in found.resizes):
         yield Heading("RESIZE")
         yield _resizes(found.resizes)
+    for gang in found.gangs:
+        yield from gang_blocks(gang)
     for run in found.podsets:
         yield from _run(run)
     for view in found.flavors:
@@ -268,6 +272,27 @@ def _resizes(lines: Sequence[Resize]) -> Grid:
     return Grid(("PODSET", "REQUESTED", "ADMITTED", "PENDING", "REASON", "SLICES"), rows)
 
 
+def gang_blocks(gang: GangView) -> Iterator[Block]:
+    """One gang: what it waits for, and how long it may."""
+    yield Heading(f"GANG {gang.gang or '-'} (of {gang.workload})")
+    rows = [("state", gang.state)]
+    if gang.min_count:
+        counts = f"{gang.members} of {gang.min_count} exist, {gang.released} released"
+        rows.append(("pods", f"{counts}, {gang.bound} with a node"))
+    if gang.why:
+        rows.append(("waits for", gang.why))
+    rows += [(f"{lack.pods} without a node", _not_running(lack)) for lack in gang.pods]
+    if gang.left_seconds is not None:
+        left = f"in {gang.left_seconds} s" if gang.left_seconds else "now"
+        rows.append(("timeout", f"{left}: the job is evicted, and tries again later"))
+    yield Grid((), rows)
+
+
+def _not_running(held: NotRunningPods) -> str:
+    more = ", ..." if held.pods > len(held.names) else ""
+    return f"{held.why} ({', '.join(held.names)}{more})"
+
+
 def _run(run: PodSetStatus) -> Iterator[Block]:
     yield Heading(f"PODSET {run.podset}")
     flavors = ", ".join(f"{name} of {resource}" for resource, name in sorted(run.flavors.items()))
@@ -275,14 +300,7 @@ def _run(run: PodSetStatus) -> Iterator[Block]:
     rows.append(("running", str(run.running)))
     if run.ended:
         rows.append(("ended", str(run.ended)))
-    rows += [
-        (
-            "not running",
-            f"{held.pods} {held.why} ({', '.join(held.names)}"
-            f"{', ...' if held.pods > len(held.names) else ''})",
-        )
-        for held in run.held
-    ]
+    rows += [("not running", f"{held.pods} {_not_running(held)}") for held in run.held]
     if run.missing:
         rows.append(("missing", f"{run.missing} not created yet by their controller"))
     rows += [("unhealthy node", name) for name in run.broken_nodes]

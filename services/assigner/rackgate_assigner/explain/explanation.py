@@ -361,6 +361,34 @@ class PodSetStatus(ExplanationObject, frozen=True):
     places: PodSetPlacement | None = None
 
 
+class GangView(ExplanationObject, frozen=True):
+    """A gang of an admitted job.
+
+    Attributes:
+        gang: name of its group, with its replica; "" if the Workload of gangs does not exist.
+        workload: name of the Workload of gangs.
+        state: `Held`, `Complete` (all its pods exist), `Releasing`, `Released` or `Running`.
+        min_count: pods that start together.
+        members: its pods that exist and are neither being deleted nor failed.
+        released: of these, pods without the gate of gangs.
+        bound: of these, pods that have a node or have succeeded.
+        why: what it waits for; "" while it runs.
+        left_seconds: until the job is evicted; 0 if that is due; null while it runs.
+        pods: those without a node, by what each of them lacks.
+    """
+
+    gang: str
+    workload: str
+    state: str
+    min_count: int = 0
+    members: int = 0
+    released: int = 0
+    bound: int = 0
+    why: str = ""
+    left_seconds: int | None = None
+    pods: tuple[NotRunningPods, ...] = ()
+
+
 class Resize(ExplanationObject, frozen=True):
     """Progress of the resize of a PodSet.
 
@@ -414,6 +442,7 @@ class Explanation(ExplanationObject, frozen=True):
         podsets: of an admitted Workload.
         resizes: by PodSet, of an admitted elastic job. While slices of it are pending, `quota`,
             `flavors`, `queue` and `changes` are those of the first slice.
+        gangs: of an admitted job whose pods start together.
         errors: of a manifest that would be rejected.
         warnings: about a manifest, or about what could not be read.
     """
@@ -439,6 +468,7 @@ class Explanation(ExplanationObject, frozen=True):
     more_not_preempted: int = 0
     podsets: tuple[PodSetStatus, ...] = ()
     resizes: tuple[Resize, ...] = ()
+    gangs: tuple[GangView, ...] = ()
     errors: tuple[FieldProblem, ...] = ()
     warnings: tuple[str, ...] = ()
 
