@@ -654,3 +654,23 @@ async def test_race_2_a_pod_that_was_created_without_the_gate_is_reported(
     await until(lambda: "PodNotMatched" in world.reasons())
     (event,) = [one for one in world.events() if one["reason"] == "PodNotMatched"]
     assert event["note"] == "NotHeld: 1 pods were created without the gate of gangs: main-0"
+
+
+@pytest.mark.requirement("GNG-36")
+@pytest.mark.parametrize("where", ["labels", "annotations"])
+async def test_ranks_of_either_form_decide_the_domains_of_a_gang(
+    world: GangWorld, start: Start, where: str
+) -> None:
+    world.gangs({"name": "gg", "minCount": 4})
+    made = world.admitted({R1: 2, R2: 2})
+    made["spec"]["podSets"][0]["topologyRequest"] = {"required": "block", "podIndexLabel": "r/rank"}
+    world.server.put(WORKLOADS, made)
+    for number in range(4):
+        world.member(number)
+        pod = world.all_pods()[f"main-{number}"]
+        ranks = {**pod["metadata"][where], "r/rank": str(3 - number)}
+        world.change_member(f"main-{number}", metadata={where: ranks})
+    start()
+    await world.all_free(*podset_names("main", *range(4)))
+    racks = {name: pod["spec"]["nodeSelector"]["rack"] for name, pod in world.all_pods().items()}
+    assert racks == {"main-3": "r1", "main-2": "r1", "main-1": "r2", "main-0": "r2"}

@@ -128,7 +128,7 @@ class _Asked:
     Attributes:
         asks: outer groups first.
         unconstrained: path of a request for no domain, "" without one.
-        index_label: label with the ranks of its pods, "" if none is named.
+        index_label: label or annotation with the ranks of its pods, "" if none is named.
         position: of its groups in their lists; orders the placement.
         not_enforced: paths of requests without an effect.
     """
@@ -200,7 +200,7 @@ def _read(canonical: Object, podset: GangPodSet, podsets: Sequence[GangPodSet]) 
         group = f"{group}/{part.ranked_group}"
         _add(asked, ranked, path, group, size)
         if "podRank" in ranked and ranked.get("rankMode") != "Off":
-            asked.index_label = _label_of(ranked["podRank"]["valueFrom"]["fieldRef"]["fieldPath"])
+            asked.index_label = _key_of(ranked["podRank"]["valueFrom"]["fieldRef"]["fieldPath"])
         if part.eq_group is None:
             _add_parts(asked, ranked["eqGroups"], f"{path}.eqGroups", group, size)
         else:
@@ -211,10 +211,9 @@ def _read(canonical: Object, podset: GangPodSet, podsets: Sequence[GangPodSet]) 
     return asked
 
 
-def _label_of(field_path: str) -> str:
-    """The label that it names; "" for an annotation, from which no ranks are read."""
-    where, _, key = field_path.partition("'")
-    return key.partition("'")[0] if where.startswith("metadata.labels") else ""
+def _key_of(field_path: str) -> str:
+    """The label or annotation that it names. Pods may have either: both are read (CF-19)."""
+    return field_path.partition("'")[2].partition("'")[0]
 
 
 def _index(groups: Sequence[Object], name: str) -> int:
@@ -455,6 +454,10 @@ def _combine(
         request |= _slices(one.parts)
         if not request and one.row.unconstrained:
             request["unconstrained"] = True
+        if not request and one.row.index_label:
+            # The ranks are those that the group says, also for what the template asks.
+            own = one.row.podset.request or {}
+            request = {name: own[name] for name in _PLACES if own.get(name)}
         if request and one.row.index_label:
             request["podIndexLabel"] = one.row.index_label
         if request:

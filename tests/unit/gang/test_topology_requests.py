@@ -209,8 +209,10 @@ def test_two_layers_of_parts_are_constraints() -> None:
     assert found == Requests({"main": {"podsetSliceRequiredTopologyConstraints": layers}})
 
 
-def test_the_rank_of_a_group_is_the_index_label_of_its_pods() -> None:
-    path = "metadata.labels['example.com/rank']"
+@pytest.mark.requirement("GNG-36")
+@pytest.mark.parametrize("where", ["labels", "annotations"])
+def test_the_rank_of_a_group_is_the_index_label_of_its_pods(where: str) -> None:
+    path = f"metadata.{where}['example.com/rank']"
     group = {
         "name": "rg",
         "podRank": {"valueFrom": {"fieldRef": {"fieldPath": path}}},
@@ -219,7 +221,13 @@ def test_the_rank_of_a_group_is_the_index_label_of_its_pods() -> None:
     spec = {"gangGroups": [{"name": "gg", "rankedGroups": [group]}]}
     expected = {"required": RACK, "podIndexLabel": "example.com/rank"}
     assert requests(spec) == Requests({"main": expected})
-    group["rankMode"] = "Off"
+    # Also for what the template asks.
+    del group["topologyRequest"]
+    asked = podset(request={"required": BLOCK, "podIndexLabel": "x"})
+    expected = {"required": BLOCK, "podIndexLabel": "example.com/rank"}
+    assert requests(spec, asked) == Requests({"main": expected})
+    assert requests(spec) == Requests(), "without a request there is nothing to rank"
+    group |= {"rankMode": "Off", **level("required", RACK)}
     assert requests(spec) == Requests({"main": {"required": RACK}})
 
 

@@ -119,6 +119,23 @@ def test_a_workload_of_gangs_is_expanded_without_templates_and_requests() -> Non
     assert not found.has_same_gangs(decode_gang_workload(msgspec.json.encode(document)))
 
 
+@pytest.mark.requirement("GNG-36")
+@pytest.mark.parametrize(
+    ("labels", "annotations", "rank"),
+    [({"r/r": "3"}, {}, 3), ({}, {"r/r": "3"}, 3), ({"r/r": "2"}, {"r/r": "3"}, 2), ({}, {}, None)],
+)
+def test_the_rank_of_a_pod_of_a_gang_is_in_a_label_or_an_annotation(
+    labels: dict[str, str], annotations: dict[str, str], rank: int | None
+) -> None:
+    annotations = {names.GANG_LINK_ANNOTATION: "train", **annotations}
+    document = {"metadata": {"name": "p", "labels": labels, "annotations": annotations}}
+    found = decode_pod(msgspec.json.encode(document), gangs=True)
+    assert found.indices.get("r/r") == rank
+    assert decode_pod(msgspec.json.encode(document)).indices.get("r/r") == (
+        rank if labels else None
+    ), "other pods have labels only"
+
+
 # How many events until a gang is complete.
 
 

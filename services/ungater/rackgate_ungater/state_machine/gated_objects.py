@@ -50,7 +50,7 @@ class GatedPod(msgspec.Struct, frozen=True, gc=False):
         terminating: a deletion timestamp is set.
         terminal: phase Succeeded or Failed: takes no capacity any more.
         selector: the pod's whole nodeSelector.
-        indices: labels whose value is a small integer.
+        indices: labels whose value is a small integer; of pods of gangs annotations as well.
         index_offset: the pod-index-offset annotation, -1 if it is not an integer.
         version: resourceVersion as a number, 0 if it is not a number.
         grace_s: grace period of its deletion in seconds; 0 if it is not being deleted.
@@ -351,11 +351,7 @@ def decode_pod(data: bytes | msgspec.Raw, *, gangs: bool = False) -> GatedPod:
         terminating=meta.deletion_timestamp is not None,
         terminal=view.status.phase in ("Succeeded", "Failed"),
         selector={intern(key): intern(value) for key, value in view.spec.node_selector.items()},
-        indices={
-            intern(key): int(value)
-            for key, value in meta.labels.items()
-            if value.isdigit() and len(value) <= _MAX_INDEX_DIGITS and value.isascii()
-        },
+        indices=_indices(meta.labels),
         index_offset=_parse_offset(meta.annotations.get(names.POD_INDEX_OFFSET)),
         version=_version_number(meta.resource_version),
         grace_s=float(meta.deletion_grace_period_seconds or 0) or 0.0,  # zeros are shared
@@ -372,8 +368,19 @@ def decode_pod(data: bytes | msgspec.Raw, *, gangs: bool = False) -> GatedPod:
     return pod
 
 
+def _indices(values: dict[str, str]) -> dict[str, int]:
+    return {
+        intern(key): int(value)
+        for key, value in values.items()
+        if value.isdigit() and len(value) <= _MAX_INDEX_DIGITS and value.isascii()
+    }
+
+
 def _gang_pod(pod: GatedPod, view: _PodView) -> GangPod:
     meta = view.metadata
+    # A rank may be in an annotation; a label of the same name counts first.
+    ranks = _indices(meta.annotations) | pod.indices
+    pod = msgspec.structs.replace(pod, indices=ranks)
     foreign = {intern(one.name) for one in view.spec.scheduling_gates if one.name not in GATES}
     return GangPod(
         *msgspec.structs.astuple(pod),
