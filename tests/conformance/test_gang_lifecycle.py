@@ -203,6 +203,7 @@ def test_a_template_that_is_no_spec_is_a_problem_with_its_path(text: str) -> Non
 
 
 @pytest.mark.requirement("GNG-24")
+@pytest.mark.requirement("GNG-03")
 def test_templates_that_name_different_workloads_are_a_problem() -> None:
     manifest = json.loads(json.dumps(settings()[7]["trueWorkload"]))
     for replicated, link in zip(manifest["spec"]["replicatedJobs"], ("a", "b"), strict=True):

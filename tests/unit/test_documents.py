@@ -1,4 +1,4 @@
-"""What a renderer makes of the documents: a table ends at the first line that is no row."""
+"""What a renderer makes of the documents, and what a page must say."""
 
 from __future__ import annotations
 
@@ -21,3 +21,22 @@ def test_no_row_stands_outside_of_its_table(page: Path) -> None:
         if line.startswith("|") and not before.startswith("|")
     ]
     assert [lines[number] for number in heads if not RULE.fullmatch(lines[number + 1])] == []
+
+
+@pytest.mark.requirement("GNG-15")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Released together is not running together",
+        "sets up devices and pulls images in its own time",
+        "Set a start timeout in your application",
+        "Then the time runs out, and the gang tries again",
+        "If your nodes are scaled up on demand, or if preempted pods end slowly",
+        "Nodes that are reserved for a gang are idle until its last pod is bound",
+        "Nothing is promised about pods that another scheduler places",
+    ],
+)
+def test_the_page_of_gangs_says_what_simultaneous_release_does_not_promise(words: str) -> None:
+    page = (DOCS / "concepts" / "gangs.md").read_text()
+    section = page.split("## What simultaneous release does not promise")[1].split("\n## ")[0]
+    assert words in " ".join(section.replace("*", "").split())

@@ -674,3 +674,44 @@ async def test_ranks_of_either_form_decide_the_domains_of_a_gang(
     await world.all_free(*podset_names("main", *range(4)))
     racks = {name: pod["spec"]["nodeSelector"]["rack"] for name, pod in world.all_pods().items()}
     assert racks == {"main-3": "r1", "main-2": "r1", "main-1": "r2", "main-0": "r2"}
+
+
+WIDGET: dict[str, Any] = {"apiVersion": "example.com/v1", "kind": "Widget", "name": "train"}
+
+
+@pytest.mark.requirement("GNG-02")
+async def test_a_gang_of_a_kind_that_nobody_knows_is_released(
+    world: GangWorld, start: Start
+) -> None:
+    """Only pods, the Workload of gangs and the admission are read."""
+    world.gangs({"name": "gg", "minCount": 4})
+    made = world.admitted({R1: 4})
+    made["metadata"]["ownerReferences"] = [{**WIDGET, "uid": "widget", "controller": True}]
+    world.server.put(WORKLOADS, made)
+    for number in range(4):
+        owner = {**WIDGET, "uid": "widget", "controller": True}
+        world.member(number, ownerReferences=[owner])
+    start()
+    await world.all_free(*podset_names("main", *range(4)))
+    assert not [one for one in world.server.requests if "example.com" in one.path]
+
+
+@pytest.mark.requirement("GNG-49")
+async def test_what_a_scheduler_of_single_pods_needs_is_all_that_is_written(
+    world: GangWorld, start: Start
+) -> None:
+    """Each pod by itself: gates go, and node labels say where. Nothing names a group."""
+    world.gangs({"name": "gg", "minCount": 4})
+    world.admitted({R1: 4})
+    world.members(*range(4))
+    start()
+    await world.all_free(*podset_names("main", *range(4)))
+    patches = world.asked("PATCH")
+    assert len(patches) == 4
+    for patch in patches:
+        body = json.loads(patch.body)
+        assert set(body) == {"metadata", "spec"}
+        assert set(body["metadata"]) == {"uid", "resourceVersion", "annotations"}
+        assert set(body["metadata"]["annotations"]) == {names.GANG_RUN_ANNOTATION}
+        assert set(body["spec"]) == {"schedulingGates", "nodeSelector"}
+    assert not [one for one in world.server.requests if "/scheduling.k8s.io/" in one.path]

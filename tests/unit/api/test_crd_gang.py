@@ -100,3 +100,27 @@ def test_each_level_has_its_own_fields_and_the_lists_of_the_next() -> None:
 
 def test_there_is_one_kind() -> None:
     assert [kind.model for kind in GANG_CRD_KINDS] == [Workload]
+
+
+LISTS = ("gangGroups", "rankedGroups", "eqGroups")
+
+
+@pytest.mark.requirement("GNG-42")
+def test_levels_are_plain_nested_lists_and_no_unions() -> None:
+    """No level has a field that says which other field counts."""
+    spec = kind_schema(Workload)["properties"]["spec"]
+    for depth, name in enumerate(LISTS):
+        assert spec["properties"][name]["type"] == "array"
+        spec = spec["properties"][name]["items"]
+        fields = set(spec["properties"])
+        assert not fields & {"type", "kind", "union", "discriminator", "shape", "group"}
+        assert set(LISTS[: depth + 1]).isdisjoint(
+            field for field in fields if spec["properties"][field].get("type") == "array"
+        ), "a level contains later levels only"
+    assert not [path for path, node in SCHEMA.items() if "oneOf" in node]
+
+
+@pytest.mark.requirement("GNG-03")
+def test_a_workload_of_gangs_contains_and_names_no_other() -> None:
+    fields = {path.rpartition(".")[2].lower() for path in map(str, SCHEMA)}
+    assert not {field for field in fields if "workload" in field or field in ("parent", "children")}

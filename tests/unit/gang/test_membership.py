@@ -8,6 +8,9 @@ import pytest
 
 from rackgate.gang.expand import expand
 from rackgate.gang.membership import GangKey, Mismatch, Part, part_of, replica_key
+from rackgate.gang.readiness import Member, gangs_of
+from rackgate.gang.topology_requests import GangPodSet, topology_requests
+from tests.support.gang_cases import rev_n_specs
 
 
 def _spec(*groups: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -27,9 +30,16 @@ def test_a_single_group_takes_every_pod() -> None:
     assert found == Part(GangKey("gg"), "rg", "template")
 
 
+@pytest.mark.requirement("GNG-07")
 @pytest.mark.parametrize(
     ("labels", "group"),
-    [({"role": "driver"}, "a"), ({"role": "worker"}, "b"), ({"role": "other"}, "c"), ({}, "c")],
+    [
+        ({"role": "driver"}, "a"),
+        ({"role": "worker"}, "b"),
+        ({"role": "helper"}, "b"),
+        ({"role": "other"}, "c"),
+        ({}, "c"),
+    ],
 )
 def test_a_selector_takes_its_values_and_the_group_without_one_the_rest(
     labels: dict[str, str], group: str
@@ -44,6 +54,7 @@ def test_a_selector_takes_its_values_and_the_group_without_one_the_rest(
     assert found.gang == GangKey(group)
 
 
+@pytest.mark.requirement("GNG-07")
 def test_a_pod_that_no_selector_takes_belongs_nowhere() -> None:
     spec = _spec(
         _group("a", selector=_selector("driver")), _group("b", selector=_selector("worker"))
@@ -51,6 +62,7 @@ def test_a_pod_that_no_selector_takes_belongs_nowhere() -> None:
     assert part_of(spec, {"role": "other"}) is Mismatch.NO_PART
 
 
+@pytest.mark.requirement("GNG-07")
 def test_without_selectors_the_first_name_label_decides() -> None:
     spec = _spec(_group("driver"), _group("workers"))
     label = "jobset.sigs.k8s.io/replicatedjob-name"
@@ -81,6 +93,7 @@ def test_replicas_are_told_apart_by_their_key() -> None:
     assert part_of(spec, {}) is Mismatch.NO_REPLICA
 
 
+@pytest.mark.requirement("GNG-07")
 def test_the_replica_key_of_a_leader_worker_set_is_known() -> None:
     spec = _spec(
         _group("gg"),
@@ -89,3 +102,37 @@ def test_the_replica_key_of_a_leader_worker_set_is_known() -> None:
     )
     assert replica_key(spec) == "leaderworkerset.sigs.k8s.io/group-key"
     assert replica_key(_spec(_group("gg"))) == ""
+
+
+@pytest.mark.requirement("GNG-04")
+@pytest.mark.parametrize("name", [name for name, _ in rev_n_specs()])
+def test_the_controller_reference_changes_nothing_for_the_scheduling(name: str) -> None:
+    """It is for people and for checks at admission: anything may stand there."""
+    written = dict(rev_n_specs())[name]
+    spec = {key: value for key, value in written.items() if key != "controllerRef"}
+    members = [
+        Member(f"{kind}{number}", f"{kind}{number}", labels, gated=True)
+        for kind, labels in {
+            "any": {},
+            "lws": {"leaderworkerset.sigs.k8s.io/group-key": "r"},
+            "jobset": {"jobset.sigs.k8s.io/replicatedjob-name": "workers"},
+        }.items()
+        for number in range(2)
+    ]
+    podset = GangPodSet("main", 8, {"leaderworkerset.sigs.k8s.io/group-key": "r"})
+
+    def answers(reference: dict[str, str] | None) -> tuple[object, ...]:
+        canonical = expand(spec if reference is None else {**spec, "controllerRef": reference})
+        return (
+            gangs_of(canonical, members, run="run", assigned={one.uid for one in members}),
+            topology_requests(canonical, (podset,), workload="w", nested=True),
+        )
+
+    without = answers(None)
+    for group, kind in (
+        ("batch", "Job"),
+        ("jobset.x-k8s.io", "JobSet"),
+        ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+        ("example.com", "Widget"),
+    ):
+        assert answers({"apiGroup": group, "kind": kind, "name": "x"}) == without
