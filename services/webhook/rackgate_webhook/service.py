@@ -63,7 +63,11 @@ class WebhookService:
             both_levels=settings.features.required_and_preferred,
             elastic_kinds=elastic_kinds,
             kai=settings.rendering,
-            gangs=GangRules(settings.features.gang_scheduling, settings.features.workload_rev_n),
+            gangs=GangRules(
+                settings.features.gang_scheduling,
+                settings.features.workload_rev_n,
+                settings.gang_defaults.fields(),
+            ),
             pod_groups=settings.features.pod_groups,
             async_routes=routes,
             max_connections=serving.max_connections,

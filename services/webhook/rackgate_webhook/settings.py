@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rackgate.api.meta import SUBDOMAIN
 from rackgate.api.names import SYSTEM_NAMESPACE
@@ -69,6 +69,19 @@ class KaiSettings(ConfigModel):
     """KAI is newer than 0.14.0: it creates one PodGroup for a Job instead of one for each pod."""
 
 
+class GangDefaultsSettings(ConfigModel):
+    """What new Workloads of gangs get if their users leave it out. The stored object shows it."""
+
+    schedule_timeout_seconds: int | None = Field(default=None, ge=1, le=86400)
+    """scheduleTimeoutSeconds of each gang. Without a value, 60 counts, and the object has none."""
+    rescheduling_policy: Literal["TerminateAll"] | None = None
+    """reschedulingPolicy of each gang. Needs the feature gate WorkloadRevN."""
+
+    def fields(self) -> dict[str, str | int]:
+        """The fields of a gang group that have a default."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+
 class WebhookSettings(BaseServiceSettings):
     """Settings of the webhook service."""
 
@@ -87,6 +100,17 @@ class WebhookSettings(BaseServiceSettings):
     component deploy/unlabelled: without it, the webhook is not called for such jobs."""
     kai: KaiSettings = KaiSettings()
     """Jobs that KAI schedules."""
+    gang_defaults: GangDefaultsSettings = GangDefaultsSettings()
+    """Defaults of the cluster for Workloads of gangs. Those that Rackgate makes do not get them."""
+
+    @model_validator(mode="after")
+    def _defaults_are_accepted(self) -> Self:
+        if self.gang_defaults.rescheduling_policy and not self.features.workload_rev_n:
+            raise ValueError(
+                "gangDefaults.reschedulingPolicy requires the feature gate WorkloadRevN: without it"
+                " the webhook rejects the field; enable the gate, or remove the default"
+            )
+        return self
 
     @property
     def rendering(self) -> RenderOptions | None:

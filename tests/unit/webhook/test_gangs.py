@@ -207,3 +207,45 @@ def test_a_pod_of_a_gang_without_topology_gets_no_topology_gate() -> None:
     assert mutate(review("/Pod", pod)).operations == []
     del pod["spec"]["schedulingGates"]
     assert mutate(review("/Pod", pod)).operations != []
+
+
+DEFAULTS: dict[str, Any] = {"scheduleTimeoutSeconds": 300, "reschedulingPolicy": "TerminateAll"}
+
+
+def filled(spec: Any, operation: str = "CREATE") -> Any:
+    rules = GangRules(on=True, rev_n=True, defaults=DEFAULTS)
+    stored = workload(spec) if operation == "UPDATE" else None
+    found = mutate(review(GANG_WORKLOAD, workload(copy.deepcopy(spec)), stored), gangs=rules)
+    return apply_patch(workload(copy.deepcopy(spec)), found.operations)["spec"]
+
+
+@pytest.mark.requirement("GNG-30")
+def test_the_defaults_of_the_cluster_fill_what_a_new_gang_leaves_out() -> None:
+    group = {"name": "gg", "minCount": 4}
+    assert filled({"gangGroups": [group]}) == {"gangGroups": [{**group, **DEFAULTS}]}
+    own = {**group, "scheduleTimeoutSeconds": 10}
+    assert filled({"gangGroups": [own]})["gangGroups"] == [{**DEFAULTS, **own}]
+    assert filled({"gangGroups": [group]}, "UPDATE") == {"gangGroups": [group]}
+
+
+@pytest.mark.requirement("GNG-30")
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"gangGroups": [{"name": "gg"}]},
+        {"gangGroups": [{"name": "gg", "minCount": 0}]},
+        {"gangGroups": [{"name": "gg", "minCount": 4, "gangMode": "Off"}]},
+        {"replicaMode": "ReplicatedPods", "gangGroups": [{"name": "gg", "minCount": 4}]},
+        {"eqGroups": [{"name": "one", "count": 4}]},
+        {"gangGroups": [{"name": "gg", "minCount": "4"}, None, 7]},
+        {"gangGroups": {"name": "gg"}},
+        [],
+    ],
+)
+def test_what_is_no_gang_or_no_valid_spec_gets_no_defaults(spec: Any) -> None:
+    assert filled(spec) == spec
+
+
+def test_without_a_setting_nothing_is_filled() -> None:
+    spec = {"gangGroups": [{"name": "gg", "minCount": 4}]}
+    assert mutate(review(GANG_WORKLOAD, workload(spec)), gangs=REV_N) == AdmissionResponse()

@@ -18,6 +18,14 @@ def load(folder: Path, text: str) -> WebhookSettings:
     return load_settings(WebhookSettings, service="webhook", config=file)
 
 
+@pytest.mark.requirement("GNG-30")
+def test_defaults_of_gangs_are_off_until_they_are_set(tmp_path: Path) -> None:
+    assert load(tmp_path, "").gang_defaults.fields() == {}
+    text = "gangDefaults: {scheduleTimeoutSeconds: 300, reschedulingPolicy: TerminateAll}\n"
+    found = load(tmp_path, f"{text}featureGates: {{WorkloadRevN: true}}\n").gang_defaults.fields()
+    assert found == {"scheduleTimeoutSeconds": 300, "reschedulingPolicy": "TerminateAll"}
+
+
 def test_defaults_serve_a_cluster(tmp_path: Path) -> None:
     settings = load(tmp_path, "")
     assert settings.certificates.secret_name == "rackgate-webhook-tls"
@@ -49,6 +57,12 @@ def test_another_name_and_namespace_can_be_reported(tmp_path: Path) -> None:
         ("certificates: {source: cert-manager}", "certificates.source"),
         ("serving: {maxConnections: 3}", "serving.maxConnections"),
         ("serving: {port: 70000}", "serving.port"),
+        ("gangDefaults: {scheduleTimeoutSeconds: 0}", "gangDefaults.scheduleTimeoutSeconds"),
+        ("gangDefaults: {reschedulingPolicy: Never}", "gangDefaults.reschedulingPolicy"),
+        (
+            "gangDefaults: {reschedulingPolicy: TerminateAll}",
+            "requires the feature gate WorkloadRevN",
+        ),
         ("serving: {prot: 1}", 'serving: unknown key "prot"'),
     ],
 )

@@ -7,7 +7,7 @@ sums, templates and membership, of fields that a feature gate hides, and warning
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,7 +20,7 @@ from rackgate.api.names import (
     GANG_TEMPLATE_ANNOTATION,
 )
 from rackgate.features import GANG_SCHEDULING
-from rackgate.gang.expand import quote_off
+from rackgate.gang.expand import gang_mode, quote_off
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import GenericJob, Manifest
 from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
@@ -45,16 +45,26 @@ class GangRules:
     Attributes:
         on: gate GangScheduling.
         rev_n: gate WorkloadRevN.
+        defaults: fields that each new gang gets, if its user leaves them out.
     """
 
     on: bool = False
     rev_n: bool = False
+    defaults: Mapping[str, str | int] = field(default_factory=dict)
 
     def mutate(self, review: Review) -> AdmissionResponse:
-        """Put Off in quotes at gangMode and rankMode: YAML reads an unquoted Off as false."""
+        """Put Off in quotes at gangMode and rankMode, and fill in the defaults of the cluster.
+
+        YAML reads an unquoted Off as false. Defaults are for new objects only: a later edit keeps
+        what is stored.
+        """
         if review.operation not in ("CREATE", "UPDATE"):
             return AdmissionResponse()
-        return AdmissionResponse(operations=list(_quote_ops(review.object.get("spec"), ("spec",))))
+        spec = review.object.get("spec")
+        operations = list(_quote_ops(spec, ("spec",)))
+        if review.operation == "CREATE":
+            operations += _default_ops(spec, self.defaults)
+        return AdmissionResponse(operations=operations)
 
     def validate(self, review: Review) -> AdmissionResponse:
         """What is wrong with a Workload of gangs, and what cannot work as it is written."""
@@ -135,6 +145,23 @@ class GangRules:
         ]
 
 
+def _default_ops(spec: Any, defaults: Mapping[str, str | int]) -> Iterator[JsonPatchOp]:
+    """Fill in what gangs leave out. Anything may be in the spec: nothing of it is validated yet."""
+    groups = spec.get("gangGroups") if isinstance(spec, Mapping) else None
+    for index, group in enumerate(groups if isinstance(groups, list) else ()):
+        if not isinstance(group, Mapping) or not _is_gang(group, spec):
+            continue
+        for name, value in defaults.items():
+            if name not in group:
+                path = pointer("spec", "gangGroups", str(index), name)
+                yield {"op": "add", "path": path, "value": value}
+
+
+def _is_gang(group: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
+    least = group.get("minCount", 0)
+    return isinstance(least, int) and gang_mode(group, spec) == "Gang"
+
+
 def _quote_ops(value: Any, path: Sequence[str]) -> Iterator[JsonPatchOp]:
     """Replace false by Off. Anything may be in the spec: nothing of it is validated yet."""
     if isinstance(value, list):
@@ -142,9 +169,9 @@ def _quote_ops(value: Any, path: Sequence[str]) -> Iterator[JsonPatchOp]:
             yield from _quote_ops(entry, (*path, str(index)))
     if not isinstance(value, Mapping):
         return
-    for field in _MODES:
-        if value.get(field) is False:
-            yield {"op": "replace", "path": pointer(*path, field), "value": "Off"}
+    for mode in _MODES:
+        if value.get(mode) is False:
+            yield {"op": "replace", "path": pointer(*path, mode), "value": "Off"}
     for child in CHILD_LISTS:
         if child in value:
             yield from _quote_ops(value[child], (*path, child))
