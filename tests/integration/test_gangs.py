@@ -21,7 +21,9 @@ from rackgate.features import GANG_SCHEDULING, WORKLOAD_REV_N
 from rackgate.gang.expand import quote_off
 from rackgate.kube.client import PatchType
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
+from rackgate_cli.controlplane import install
 from rackgate_cli.controlplane.state import StateFolder
+from rackgate_cli.locations import deploy_dir
 from tests.support.cluster import Cluster, until
 from tests.support.gang_cases import Case, invalid_cases, pairs, rev1_specs, rev_n_specs
 from tests.support.identities import acting_as, as_tenant
@@ -476,3 +478,66 @@ async def test_nothing_is_held_once_the_component_is_removed(
 
     numbers = itertools.count()
     await until("linked pods are not held any more", left_alone)
+
+
+BINDINGS: Final = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingadmissionpolicybindings",
+    False,
+    "MutatingAdmissionPolicyBinding",
+)
+
+
+@pytest.fixture
+async def webhook_instead_of_policy(
+    playground: Playground, cluster: Cluster, server: Server
+) -> AsyncIterator[Server]:
+    """As on a server before Kubernetes 1.36, with the component deploy/gangs/webhook."""
+    client, path = cluster.client, BINDINGS.path(None, "rackgate-gangs.rackgate-system")
+    binding = json.loads(await client.get(path))
+    hooks = kinds.MUTATING_CONFIGS.path(None, "rackgate-mutating.rackgate-system")
+    before = json.loads(await client.get(hooks))["webhooks"]
+    own = next(one for one in before if one["name"] == "gangs.mutate.rackgate.dev")
+    (added,) = install.documents(deploy_dir() / "gangs" / "webhook" / "webhooks.yaml")
+    hook = {**added["webhooks"][0], "clientConfig": own["clientConfig"]}
+
+    async def set_hooks(wanted: list[Case]) -> None:
+        body = json.dumps({"webhooks": wanted}).encode()
+        await client.patch(hooks, body, PatchType.MERGE)
+
+    pods = kinds.PODS.path(cluster.namespace) + DRY_RUN
+
+    async def answered(status: int) -> bool:
+        return (await server.send("POST", pods, pod("probe", {LINK: "w"})))[0] == status
+
+    await client.delete(path)
+    try:
+        await until("the policy is gone, and linked pods are rejected", lambda: answered(422))
+        await set_hooks([*before, hook])
+        await until("the webhook adds the gate", lambda: answered(201))
+        yield server
+    finally:
+        await set_hooks(before)
+        for field in ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields"):
+            binding["metadata"].pop(field, None)
+        await client.create(BINDINGS.path(), json.dumps(binding).encode())
+        await until("the policy is back", lambda: answered(201))
+
+
+@pytest.mark.requirement("GNG-12", "GNG-14")
+async def test_before_kubernetes_1_36_the_webhook_holds_linked_pods_and_no_others(
+    playground: Playground, cluster: Cluster, webhook_instead_of_policy: Server
+) -> None:
+    server = webhook_instead_of_policy
+    assert gates(await cluster.create(kinds.PODS, pod("linked", {LINK: "w"}))) == [GATE]
+    assert gates(await cluster.create(kinds.PODS, pod("free"))) == []
+    pods = kinds.PODS.path(cluster.namespace) + DRY_RUN
+    playground.run("stop", "webhook")
+    try:
+        assert (await server.send("POST", pods, pod("other")))[0] == 201, "it calls no webhook"
+        status, answer, _ = await server.send("POST", pods, pod("held", {LINK: "w"}))
+        assert status >= 400, "never created without its gate"
+        assert "gang-pods.mutate.rackgate.dev" in answer["message"]
+    finally:
+        playground.run("start", "webhook")

@@ -128,6 +128,18 @@ def test_a_playground_adds_the_webhooks_of_gangs_as_kustomize_does(render: Rende
         assert {hook["name"]: hook for hook in found[key]["webhooks"]} == wanted
 
 
+def test_before_kubernetes_1_36_a_webhook_takes_the_place_of_the_policy(render: Render) -> None:
+    before, now = render(components=("gangs",)), render(components=("gangs", "gangs/webhook"))
+    gone = set(before) - set(now)
+    assert {kind for kind, _ in gone} == {
+        "MutatingAdmissionPolicy",
+        "MutatingAdmissionPolicyBinding",
+    }
+    assert {key for key in now if now[key] != before[key]} == {MUTATING}
+    (added,) = [one for one in now[MUTATING]["webhooks"] if one not in before[MUTATING]["webhooks"]]
+    assert added["name"] == "gang-pods.mutate.rackgate.dev"
+
+
 def test_only_pods_of_selected_namespaces_are_held(render: Render) -> None:
     now = render(components=("pods", "gangs", "namespaces"))
     jobs = now["ValidatingAdmissionPolicy", "rackgate-jobs.rackgate-system"]
@@ -138,6 +150,9 @@ def test_only_pods_of_selected_namespaces_are_held(render: Render) -> None:
             assert found["namespaceSelector"] == expected
     selectors = {hook["name"]: hook["namespaceSelector"] for hook in now[MUTATING]["webhooks"]}
     assert selectors["plain-pods.mutate.rackgate.dev"] == expected
+    now = render(components=("gangs", "gangs/webhook", "namespaces"))
+    selectors = {hook["name"]: hook["namespaceSelector"] for hook in now[MUTATING]["webhooks"]}
+    assert selectors["gang-pods.mutate.rackgate.dev"] == expected
 
 
 def test_each_component_sets_its_gate_beside_those_of_others(render: Render) -> None:

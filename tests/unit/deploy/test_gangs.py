@@ -136,3 +136,24 @@ def test_what_is_installed_is_of_kinds_that_up_can_apply() -> None:
     found = [*documents("crds"), *documents("cluster"), *documents("rbac.yaml")]
     for entry in (*found, *HOOKS.values(), *ALL_POLICIES):
         assert (entry["apiVersion"], entry["kind"]) in install._KINDS
+
+
+@pytest.mark.requirement("GNG-14")
+def test_before_kubernetes_1_36_a_webhook_holds_linked_pods_alone_and_fails_closed() -> None:
+    folder = GANGS / "webhook"
+    component = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    patches = [yaml.safe_load(one["patch"]) for one in component["patches"] if "patch" in one]
+    assert {one["kind"] for one in patches if one["$patch"] == "delete"} == {
+        "MutatingAdmissionPolicy",
+        "MutatingAdmissionPolicyBinding",
+    }
+    (added,) = install.documents(folder / "webhooks.yaml")
+    assert added["metadata"]["name"] == HOOKS[added["kind"]]["metadata"]["name"]
+    (hook,) = added["webhooks"]
+    policy = POLICIES["MutatingAdmissionPolicy"]["spec"]
+    assert hook["failurePolicy"] == policy["failurePolicy"] == "Fail"
+    assert hook["matchConditions"] == policy["matchConditions"], "no other pod calls it"
+    assert hook["namespaceSelector"] == policy["matchConstraints"]["namespaceSelector"]
+    (rule,) = hook["rules"]
+    assert rule.pop("scope") == "Namespaced"
+    assert [rule] == policy["matchConstraints"]["resourceRules"]

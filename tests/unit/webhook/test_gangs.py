@@ -249,3 +249,37 @@ def test_what_is_no_gang_or_no_valid_spec_gets_no_defaults(spec: Any) -> None:
 def test_without_a_setting_nothing_is_filled() -> None:
     spec = {"gangGroups": [{"name": "gg", "minCount": 4}]}
     assert mutate(review(GANG_WORKLOAD, workload(spec)), gangs=REV_N) == AdmissionResponse()
+
+
+def gates_of_created(pod: Object, rules: GangRules, *, pod_groups: bool = False) -> set[str]:
+    found = mutate(review("/Pod", copy.deepcopy(pod)), gangs=rules, pod_groups=pod_groups)
+    assert found.errors == []
+    patched = apply_patch(copy.deepcopy(pod), found.operations)
+    return {gate["name"] for gate in patched["spec"].get("schedulingGates", [])}
+
+
+@pytest.mark.requirement("GNG-12")
+def test_a_linked_pod_gets_the_gate_beside_all_others_that_it_needs() -> None:
+    """The way of servers before Kubernetes 1.36."""
+    meta: Object = {"name": "p", "annotations": dict(MARK)}
+    pod: Object = {"metadata": meta, "spec": {"containers": [{"name": "c"}]}}
+    assert gates_of_created(pod, REV1) == {names.GANG_GATE}
+    assert gates_of_created(pod, OFF) == set()
+    pod["spec"]["schedulingGates"] = [{"name": "example.com/own"}]
+    assert gates_of_created(pod, REV1) == {names.GANG_GATE, "example.com/own"}
+    meta["labels"] = {names.QUEUE_LABEL: "queue"}
+    gates = gates_of_created(pod, REV1, pod_groups=True)
+    assert gates == {names.GANG_GATE, names.ADMISSION_GATE, "example.com/own"}
+    meta["labels"] = {names.PODSET_LABEL: "main", names.TAS_LABEL: "true"}
+    meta["annotations"][names.WORKLOAD_ANNOTATION] = "k"
+    gates = gates_of_created(pod, REV1)
+    assert gates == {names.GANG_GATE, names.TOPOLOGY_GATE, "example.com/own"}
+    meta["labels"] = {"ray.io/node-type": "redis-cleanup"}
+    assert names.GANG_GATE not in gates_of_created(pod, REV1)
+
+
+@pytest.mark.requirement("GNG-14")
+def test_a_pod_without_a_link_gets_no_gate() -> None:
+    for none in ({}, {LINK: ""}):
+        pod = {"metadata": {"name": "p", "annotations": none}, "spec": {}}
+        assert mutate(review("/Pod", pod), gangs=REV1) == AdmissionResponse()

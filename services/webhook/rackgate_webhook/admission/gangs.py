@@ -14,6 +14,7 @@ import msgspec
 
 from rackgate.api.gang_rules import CHILD_LISTS
 from rackgate.api.names import (
+    GANG_GATE,
     GANG_GROUP,
     GANG_LINK_ANNOTATION,
     GANG_PER_ANNOTATION,
@@ -21,10 +22,12 @@ from rackgate.api.names import (
 )
 from rackgate.features import GANG_SCHEDULING
 from rackgate.gang.expand import gang_mode, quote_off
+from rackgate.gang.link import link_of
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import GenericJob, Manifest
 from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
-from rackgate.jobframework.templates import annotations_of, section
+from rackgate.jobframework.managed import is_cleanup_pod
+from rackgate.jobframework.templates import annotations_of, section, with_gate
 from rackgate_webhook.admission.objects import name_errors
 from rackgate_webhook.admission.review import AdmissionResponse, Review
 
@@ -65,6 +68,14 @@ class GangRules:
         if review.operation == "CREATE":
             operations += _default_ops(spec, self.defaults)
         return AdmissionResponse(operations=operations)
+
+    def with_gate(self, pod: Manifest) -> Manifest:
+        """A new pod with the gate of gangs, if it names a Workload of gangs.
+
+        The API server adds it itself, where it can: before Kubernetes 1.36 it cannot.
+        """
+        is_linked = self.on and link_of(annotations_of(pod)) != "" and not is_cleanup_pod(pod)
+        return with_gate(pod, GANG_GATE) if is_linked else pod
 
     def validate(self, review: Review) -> AdmissionResponse:
         """What is wrong with a Workload of gangs, and what cannot work as it is written."""

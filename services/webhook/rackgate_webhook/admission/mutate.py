@@ -100,9 +100,10 @@ def mutate(
         return _job_created(kind, review.object, kind.name in elastic_kinds)
     if kind is not None and review.operation == "UPDATE":
         return _job_updated(kind, review.object, review.old_object, kind.name in elastic_kinds)
-    created = (review.kind, review.operation) == ("/Pod", "CREATE")
-    if pod_groups and created and is_plain_pod(review.object):
-        return plain_pod_created(review.object)
+    if (review.kind, review.operation) == ("/Pod", "CREATE"):
+        if pod_groups and is_plain_pod(review.object):
+            return plain_pod_created(review.object, gangs)
+        return _pod_created(review, gangs)
     return AdmissionResponse() if rule is None else rule(review)
 
 
@@ -274,8 +275,8 @@ def _ignored_setting_warnings(kind: GenericJob[Any], job: Manifest) -> Iterator[
         yield f"metadata.annotations[{ELASTIC_ANNOTATION}] is ignored: {kind.elastic_advice}"
 
 
-def _pod_created(review: Review) -> AdmissionResponse:
-    """Add the gates and the label that a pod of a started PodSet lacks.
+def _pod_created(review: Review, gangs: GangRules) -> AdmissionResponse:
+    """Add the gates and the label that a pod of a started PodSet, or of a gang, lacks.
 
     The ungater follows pods by that label: without it a gated pod would never be ungated (U8).
     """
@@ -286,8 +287,8 @@ def _pod_created(review: Review) -> AdmissionResponse:
         # Created from the template of a head that no longer exists: it would stay gated forever.
         return AdmissionResponse(operations=template_patch(pod, strip_reserved(pod), ""))
     if podset_of_pod(annotations_of(pod), labels_of(pod)) is None:
-        return AdmissionResponse()
-    operations = template_patch(pod, _with_gates(pod), "")
+        return AdmissionResponse(operations=template_patch(pod, gangs.with_gate(pod), ""))
+    operations = template_patch(pod, gangs.with_gate(_with_gates(pod)), "")
     if operations and section(pod, "spec").get("nodeName"):
         return AdmissionResponse(
             warnings=[
@@ -335,6 +336,5 @@ def _add_operation(value: object, *parts: str) -> JsonPatchOp:
 
 
 _RULES: Final[dict[tuple[str, str], Callable[[Review], AdmissionResponse]]] = {
-    ("/Pod", "CREATE"): _pod_created,
     (f"{GROUP}/Workload", "CREATE"): _workload_created,
 }

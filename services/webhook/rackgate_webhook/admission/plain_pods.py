@@ -38,9 +38,11 @@ from rackgate.jobframework.templates import (
     with_gate,
 )
 from rackgate.jobframework.topology_request import topology_errors
+from rackgate_webhook.admission.gangs import GangRules
 from rackgate_webhook.admission.objects import name_errors
 from rackgate_webhook.admission.review import AdmissionResponse
 
+_NO_GANGS: Final = GangRules()
 _TOTAL: Final = f"metadata.annotations[{POD_GROUP_TOTAL_ANNOTATION}]"
 _GROUP: Final = f"metadata.labels[{POD_GROUP_LABEL}]"
 
@@ -60,15 +62,15 @@ def is_plain_pod(pod: Manifest) -> bool:
     )
 
 
-def plain_pod_created(pod: Manifest) -> AdmissionResponse:
+def plain_pod_created(pod: Manifest, gangs: GangRules = _NO_GANGS) -> AdmissionResponse:
     """Prepare a pod, or reject it."""
     errors = list(_errors(pod))
     if errors:
         return AdmissionResponse(errors=errors)
     prepared = with_entries(pod, "metadata", "labels", {MANAGED_LABEL: MANAGED})
-    prepared = with_gate(prepared, ADMISSION_GATE)
+    gated = gangs.with_gate(with_gate(prepared, ADMISSION_GATE))
     return AdmissionResponse(
-        operations=[*template_patch(pod, prepared, ""), *_finalizer_ops(pod)],
+        operations=[*template_patch(pod, gated, ""), *_finalizer_ops(pod)],
         warnings=[str(found) for found in unsupported_in_pod(pod)],
     )
 
