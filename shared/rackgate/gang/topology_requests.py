@@ -121,12 +121,26 @@ class _Ask:
     part: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """Resource claims that the pods of a group share.
+
+    Attributes:
+        shared: all of them are claims by name. Of a template, each pod gets a claim of its own.
+    """
+
+    group: str
+    path: str
+    shared: bool
+
+
 @dataclass(slots=True)
 class _Asked:
     """What is asked for one PodSet.
 
     Attributes:
         asks: outer groups first.
+        claims: resource claims that groups share, outer groups first.
         unconstrained: path of a request for no domain, "" without one.
         index_label: label or annotation with the ranks of its pods, "" if none is named.
         position: of its groups in their lists; orders the placement.
@@ -135,6 +149,7 @@ class _Asked:
 
     podset: GangPodSet
     asks: list[_Ask] = field(default_factory=list)
+    claims: list[_Claim] = field(default_factory=list)
     unconstrained: str = ""
     index_label: str = ""
     position: tuple[int, ...] = ()
@@ -162,6 +177,7 @@ def topology_requests(
     not_enforced = ["spec.topologySpread"] if "topologySpread" in canonical else []
     try:
         rows = [_read(canonical, podset, podsets) for podset in podsets]
+        _place_claims(rows, topologies, nested=nested)
         for row in rows:
             _check_levels(row, topologies)
         by_podset, nesting = _combine(rows, workload)
@@ -236,7 +252,9 @@ def _add(asked: _Asked, holder: Object, path: str, group: str, part: int | None 
     if request.get("unconstrained"):
         asked.unconstrained = path
     elif not request.keys() & {"required", "preferred"}:
-        asked.not_enforced.append(path)
+        claims = request.get("resourceClaims") or ()
+        shared = part is None and bool(claims) and all("resourceClaim" in one for one in claims)
+        asked.claims.append(_Claim(group, path, shared))
     else:
         required = "required" in request
         level = str(request["required" if required else "preferred"])
@@ -325,6 +343,32 @@ def _part_size(values: Sequence[Sequence[str]], key: str, podset: GangPodSet) ->
         if len(part) != length or part[0] % length or part[-1] - part[0] != length - 1:
             return None
     return unit * length
+
+
+def _place_claims(
+    rows: Sequence[_Asked], topologies: Sequence[Sequence[str]] | None, *, nested: bool
+) -> None:
+    """Pods that share a claim go to the smallest domain that holds them, if nothing else is asked.
+
+    A claim on devices of several nodes can be used in one part of the cluster only. Which one, is
+    not known before it is allocated. So the lowest level is preferred: placement falls back to
+    coarser ones, level by level. Of nested claims the outermost counts (GNG-50).
+    """
+    lowest = {levels[-1] for levels in topologies or () if levels}
+    sharing: dict[str, int] = {}
+    for row in rows:
+        for claim in row.claims[:1]:
+            sharing[claim.group] = sharing.get(claim.group, 0) + 1
+    for row in rows:
+        asks_otherwise = (
+            row.asks or row.unconstrained or (row.podset.request or {}).keys() & set(_PLACES)
+        )
+        for at, claim in enumerate(row.claims):
+            placeable = claim.shared and len(lowest) == 1 and not asks_otherwise and at == 0
+            if placeable and (nested or sharing[claim.group] == 1):
+                row.asks.append(_Ask(claim.group, claim.path, next(iter(lowest)), required=False))
+            else:
+                row.not_enforced.append(claim.path)
 
 
 # Levels and templates.

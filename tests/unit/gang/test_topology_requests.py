@@ -279,6 +279,45 @@ def test_claims_and_spread_are_reported_and_not_enforced() -> None:
     assert requests(spec, podset("a"), podset("b")) == Requests(not_enforced=paths)
 
 
+CLAIM: dict[str, Any] = {"topologyRequest": {"resourceClaims": [{"resourceClaim": "nvlink"}]}}
+
+
+@pytest.mark.requirement("GNG-50")
+def test_pods_that_share_a_claim_prefer_the_smallest_domain_that_holds_them() -> None:
+    spec = {"gangGroups": [{"name": "gg", "minCount": 8, **CLAIM}]}
+    lowest = LEVELS[-1]
+    assert requests(spec) == Requests({"main": {"preferred": lowest}})
+    # Also of several PodSets, where a shared domain can be expressed.
+    found = requests(spec, podset("a", 3), podset("b", 5), nested=True)
+    assert found.not_enforced == ()
+    assert {
+        one.podset: [(it.level, it.required) for it in one.within] for one in found.nesting
+    } == {
+        "a": [(lowest, False)],
+        "b": [(lowest, False)],
+    }
+
+
+@pytest.mark.requirement("GNG-50")
+@pytest.mark.parametrize(
+    ("more", "podsets", "options"),
+    [
+        ({}, (podset("a", 3), podset("b", 5)), {"nested": False}),
+        ({}, (podset(),), {"topologies": [(ZONE, HOST), (BLOCK, RACK)]}),
+        ({}, (podset(),), {"topologies": None}),
+        ({}, (podset(request={"required": RACK}),), {}),
+        (level("required", BLOCK), (podset(),), {}),
+    ],
+    ids=["without nesting", "two lowest levels", "unknown levels", "a template asks", "both"],
+)
+def test_a_claim_never_rejects_a_job_and_says_where_it_has_no_effect(
+    more: dict[str, Any], podsets: tuple[GangPodSet, ...], options: dict[str, Any]
+) -> None:
+    spec = {**more, "gangGroups": [{"name": "gg", "minCount": 8, **CLAIM}]}
+    path = "spec.gangGroups[0].topologyRequest"
+    assert requests(spec, *podsets, **options).not_enforced == (path,)
+
+
 def test_a_template_that_asks_otherwise_conflicts() -> None:
     spec = level("required", RACK)
     same = {"required": RACK, "podIndexLabel": "x"}
