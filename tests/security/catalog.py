@@ -20,6 +20,18 @@ class Phase(StrEnum):
     UP = "webhooks-up"
     DOWN = "webhooks-down"
     BARE = "without-operators"
+    GANGS = "with-gangs"
+    GANGS_DOWN = "with-gangs-webhooks-down"
+
+    @property
+    def webhooks_down(self) -> bool:
+        """Whether no webhook answers."""
+        return self in (Phase.DOWN, Phase.GANGS_DOWN)
+
+    @property
+    def with_gangs(self) -> bool:
+        """Whether gangs and plain pods are enabled."""
+        return self in (Phase.GANGS, Phase.GANGS_DOWN)
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,7 @@ class Attack:
         queue: fields of the ClusterQueue's spec.
         seconds: it may take, to the end of the act.
         bare: also tried where neither operator is installed.
+        gangs: tried where gangs and plain pods are enabled, and only there.
     """
 
     group: str
@@ -49,6 +62,7 @@ class Attack:
     queue: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 120.0
     bare: bool = False
+    gangs: bool = False
 
     @property
     def id(self) -> str:
@@ -57,6 +71,8 @@ class Attack:
 
     def fits(self, phase: Phase) -> bool:
         """Whether it can be tried in a phase."""
+        if phase.with_gangs or self.gangs:
+            return phase.with_gangs and self.gangs
         return phase is not Phase.BARE or (self.bare and not self.needs)
 
 
@@ -73,6 +89,7 @@ def attack(
     queue: Mapping[str, Any] | None = None,
     seconds: float = 120.0,
     bare: bool = False,
+    gangs: bool = False,
 ) -> Callable[[Act], Act]:
     """Register a function as an attack, or as one for each case.
 
@@ -86,6 +103,7 @@ def attack(
         queue: as for `Attack`.
         seconds: as for `Attack`.
         bare: as for `Attack`.
+        gangs: as for `Attack`.
     """
 
     def register(act: Act) -> Act:
@@ -111,6 +129,7 @@ def attack(
                         dict(queue or {}),
                         seconds,
                         bare,
+                        gangs,
                     )
                 )
         return act

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.features import (
+    ELASTIC_INDEXED_JOBS,
+    ELASTIC_JOBS,
+    GANG_SCHEDULING,
+    POD_GROUPS,
+    WORKLOAD_REV_N,
+)
 from tests.security import campaign
 from tests.security.catalog import Attack, Phase
 from tests.security.judge import Outcome
@@ -20,6 +26,7 @@ REUSED = os.environ.get("REDTEAM_PLAYGROUND")
 EVIDENCE = Path(os.environ.get("REDTEAM_EVIDENCE", ".rackgate/redteam"))
 AT_ONCE = int(os.environ.get("REDTEAM_AT_ONCE", campaign.AT_ONCE))
 GATES = (ELASTIC_JOBS, ELASTIC_INDEXED_JOBS)
+GANG_GATES = (GANG_SCHEDULING, WORKLOAD_REV_N, POD_GROUPS)
 
 
 def _reused(state: str) -> Playground:
@@ -54,6 +61,20 @@ def bare_playground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playgr
         running.stop()
 
 
+@pytest.fixture(scope="session")
+def gangs_playground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playground]:
+    """With gangs and plain pods."""
+    if REUSED:
+        yield _reused(REUSED)
+        return
+    folder = tmp_path_factory.mktemp("redteam-gangs") / "state"
+    running = start_playground(folder, gates=GANG_GATES)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest) -> dict[Phase, dict[str, Outcome]]:
     """Outcomes by phase, filled phase by phase as tests ask for them."""
@@ -81,8 +102,10 @@ def _chosen(session: pytest.Session) -> Iterator[tuple[Phase, Attack]]:
 
 def _run(request: pytest.FixtureRequest, attacks: list[Attack], phase: Phase) -> dict[str, Outcome]:
     name = "bare_playground" if phase is Phase.BARE else "full_playground"
+    if phase.with_gangs:
+        name = "gangs_playground"
     playground: Playground = request.getfixturevalue(name)
-    down = phase is Phase.DOWN
+    down = phase.webhooks_down
     if down:
         playground.run("stop", "webhook")
     try:

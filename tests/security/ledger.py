@@ -26,6 +26,9 @@ from tests.support.objects import Object
 ENDED: Final = ("Succeeded", "Failed")
 # On pods that no queue is asked for: what they take is nobody's quota.
 UNMANAGED: Final = "test.rackgate.dev/unmanaged"
+_GATES: Final = frozenset(
+    (names.TOPOLOGY_GATE, names.ELASTIC_GATE, names.GANG_GATE, names.ADMISSION_GATE)
+)
 LISTED: Final = 12  # pods named in a finding
 
 
@@ -129,7 +132,7 @@ class Ledger:
             return
         mine = meta["namespace"] == self.attacker
         gates = {gate["name"] for gate in pod["spec"].get("schedulingGates") or ()}
-        if mine and gates & {names.TOPOLOGY_GATE, names.ELASTIC_GATE}:
+        if mine and gates & _GATES:
             self.gated.add(uid)
         if kind == "DELETED" or not lives(pod):
             self.living.pop(uid, None)

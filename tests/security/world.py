@@ -106,7 +106,7 @@ class World:
         if terminate:
             annotations[TERMINATE] = terminate
         spec = dict(more.pop("spec", {}))
-        if managed and self.phase is Phase.DOWN:
+        if managed and self.phase.webhooks_down:
             spec.setdefault("suspend", True)
         if managed and self.attack.topology:
             more.setdefault("required", RACK)
@@ -130,7 +130,7 @@ class World:
         part: Mapping[str, Any] | None = None, **spec: Any
     ) -> Object:  # fmt: skip
         """A JobSet of replicatedJobs `name: (pods, cpu)`; `part` goes into each JobSpec."""
-        if self.phase is Phase.DOWN:
+        if self.phase.webhooks_down:
             spec.setdefault("suspend", True)
         annotations = self._marks(terminate)
         made = [
@@ -147,7 +147,7 @@ class World:
         **spec: Any
     ) -> Object:  # fmt: skip
         """A RayCluster with a head of 1 CPU and one group of workers, `small`."""
-        if self.phase is Phase.DOWN:
+        if self.phase.webhooks_down:
             spec.setdefault("suspend", True)
         annotations = self._marks(terminate)
         workers = composite_jobs.worker_group(
