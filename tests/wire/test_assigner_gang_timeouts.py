@@ -49,7 +49,7 @@ async def started(world: GangWorld, name: str, spec: Object) -> None:
     await eventually(world.started(name))
 
 
-@pytest.mark.requirement("GNG-11")
+@pytest.mark.requirement("GNG-11", "STR-13")
 async def test_race_11_a_gang_that_is_not_bound_in_time_gives_everything_back_and_waits() -> None:
     """Another pod took the node of one member, between the assignment and the bind."""
     async with gang_world() as world, gang_assigner(world):
@@ -78,7 +78,7 @@ async def test_race_11_a_gang_that_is_not_bound_in_time_gives_everything_back_an
         await eventually(lambda: world.events("EvictedDueToGangTimeout"))
 
 
-@pytest.mark.requirement("GNG-11")
+@pytest.mark.requirement("GNG-11", "STR-12")
 async def test_a_gang_that_is_bound_in_time_is_left_alone_also_if_it_is_not_ready() -> None:
     async with gang_world() as world, gang_assigner(world):
         await started(world, "train", SHORT)
@@ -186,7 +186,7 @@ async def test_a_lost_pod_makes_all_start_again_at_once_if_the_gang_says_so() ->
         assert world.condition("train", "Evicted")[0] == "False"
 
 
-@pytest.mark.requirement("GNG-35")
+@pytest.mark.requirement("GNG-35", "STR-14")
 @pytest.mark.parametrize("spec", [LONG, TERMINATE], ids=["no action", "TerminateAll"])
 async def test_a_pod_that_fails_is_lost_only_with_the_policy(spec: Object) -> None:
     async with gang_world() as world, gang_assigner(world):
@@ -200,6 +200,30 @@ async def test_a_pod_that_fails_is_lost_only_with_the_policy(spec: Object) -> No
         await eventually(world.shows("slow", "Evicted", "True", "GangTimeout"))
         if spec is LONG:
             assert world.condition("train", "Evicted") == ("", "")
+
+
+@pytest.mark.requirement("STR-16")
+async def test_a_gang_is_taken_down_as_soon_as_a_node_is_drained() -> None:
+    """The evicted pod terminates for an hour; nothing waits for it. A cordon changes nothing."""
+    async with gang_world() as world, gang_assigner(world):
+        await started(world, "train", TERMINATE)
+        world.add_pods("train", 0, 1, 2, 3)
+        await eventually(lambda: lists_of_pods(world, "train"))
+        node = world.get(kinds.PODS, "train-2", NAMESPACE)["spec"]["nodeName"]
+        world.change(kinds.NODES, node, lambda one: one.update(spec={"unschedulable": True}))
+        world.describe("other", SHORT)
+        world.submit_gang("slow", link="other", queue="plain")
+        await eventually(world.shows("slow", "Evicted", "True", "GangTimeout"))
+        assert world.condition("train", "Evicted") == ("", "")
+
+        def evict(pod: Object) -> None:
+            now = "2026-01-01T00:00:00Z"
+            pod["metadata"] |= {"deletionTimestamp": now, "deletionGracePeriodSeconds": 3600}
+            pod["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
+
+        world.change(kinds.PODS, "train-2", evict)
+        await eventually(world.shows("train", "Evicted", "True", "GangMemberLost"))
+        assert message(world, "train") == "lost pods that had started: train-2"
 
 
 async def test_a_pod_that_succeeds_is_not_lost() -> None:

@@ -576,6 +576,7 @@ async def test_pods_are_released_in_the_order_of_their_ranks(
     assert [patch.path.rpartition("/")[2] for patch in world.asked("PATCH")] == ALL
 
 
+@pytest.mark.requirement("STR-15")
 async def test_more_pods_than_the_quorum_follow_later(world: GangWorld, start: Start) -> None:
     world.gangs({"name": "gg", "minCount": 6})
     world.admitted()
@@ -584,6 +585,10 @@ async def test_more_pods_than_the_quorum_follow_later(world: GangWorld, start: S
     await world.all_free(*podset_names("main", *range(6)))
     world.members(6, 7)
     await world.all_free(*ALL)
+    # Most of them are gone; a replacement needs no quorum again.
+    world.remove(*podset_names("main", *range(1, 8)))
+    world.member(1)
+    await world.all_free("main-1")
 
 
 async def test_without_the_feature_gate_the_gate_belongs_to_another_owner(

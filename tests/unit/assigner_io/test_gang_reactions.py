@@ -26,6 +26,7 @@ from rackgate_assigner.gangs.reactions import (
     GangPod,
     admission_run,
     decide,
+    gang_pod,
     next_timeout,
     pods_of,
     requeue_state,
@@ -117,6 +118,21 @@ def test_pods_that_have_failed_or_are_being_deleted_are_not_bound() -> None:
     assert reason(pods, 10.0) == EvictionReason.GANG_TIMEOUT
     done = [member("a0", "a"), member("a1", "a", succeeded=True, bound=False)]
     assert reason(done, 10.0) is None
+
+
+@pytest.mark.requirement("STR-12")
+@pytest.mark.parametrize(
+    ("spec", "status", "bound"),
+    [
+        (PodSpec(), PodStatus(phase="Pending"), False),
+        (PodSpec(node_name="n"), PodStatus(phase="Pending"), True),
+        (PodSpec(node_name="n"), PodStatus(phase="Running"), True),
+    ],
+)
+def test_a_node_stops_the_clock_and_neither_a_nomination_nor_a_start(
+    spec: PodSpec, status: PodStatus, bound: bool
+) -> None:
+    assert gang_pod(Pod(Meta(name="p"), spec, status)).member.bound is bound
 
 
 def test_race_2_a_pod_that_was_never_held_counts_as_bound() -> None:
