@@ -26,21 +26,21 @@ class GangWorkload:
     Attributes:
         spec: as written, without templates.
         canonical: the expanded spec.
-        shapes: what the templates of its eqGroups say about their pods, by the names of the gang
-            group, the ranked group and the eqGroup.
         readable: whether `canonical` is what was written. A definition of another version may have
             accepted what cannot be read.
         conditions: as last written.
         summary: the rest of the status, as JSON.
+        shapes: what the templates of its eqGroups say about their pods, by the names of the gang
+            group, the ranked group and the eqGroup.
     """
 
     metadata: Meta
     spec: Object = field(default_factory=dict)
     canonical: Object = field(default_factory=lambda: _EMPTY)
-    shapes: Mapping[tuple[str, str, str], ExpectedShape] = field(default_factory=dict)
     readable: bool = True
     conditions: tuple[Condition, ...] = ()
     summary: bytes = b"{}"
+    shapes: Mapping[tuple[str, str, str], ExpectedShape] = field(default_factory=dict)
 
     @property
     def requests_topology(self) -> bool:
@@ -104,10 +104,10 @@ def decode_gang_workload(raw: bytes | msgspec.Raw) -> GangWorkload:
         view.metadata,
         spec,
         canonical,
-        shapes,
         readable,
         conditions.conditions,
         encode_summary(status),
+        shapes,
     )
 
 
