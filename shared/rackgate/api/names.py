@@ -128,6 +128,8 @@ GANG_RUN_SPEC_ANNOTATION: Final = f"{GANG_GROUP}/run-spec"
 GANG_PART_LABEL: Final = f"{GANG_GROUP}/group"
 # On pods that no managed job owns: the gang that they were started with. Only the assigner sets it.
 GANG_ID_LABEL: Final = f"{GANG_GROUP}/gang-id"
+# On the same pods: UID of the Workload of Kueue's API. A gang that runs again gets another one.
+GANG_WORKLOAD_UID_ANNOTATION: Final = f"{GANG_GROUP}/workload-uid"
 # On jobs: the spec of a Workload of gangs as JSON, one for each run; what is a gang in a JobSet.
 GANG_TEMPLATE_ANNOTATION: Final = f"{GANG_GROUP}/workload-template"
 GANG_PER_ANNOTATION: Final = f"{GANG_GROUP}/gang-per"

@@ -390,8 +390,11 @@ class GangInstances(Mapping[str, GangGroup]):
     def _assemble(self, found: _Id) -> GangGroup:
         workload, gang = self._workload(found), self._gangs.get(found.link)
         pods = [self._members[uid].pod for uid in self._pods.get(found.key, ())]
-        if workload is None:  # those that ended were started by an earlier one
-            pods = [pod for pod in pods if not (pod.started and pod.over)]
+        # Pods that ended under an earlier Workload are not of this run.
+        present = workload.metadata.uid if workload is not None else ""
+        pods = [
+            pod for pod in pods if not (pod.started and pod.over) or _workload_uid(pod) == present
+        ]
         pods.sort(key=lambda pod: pod.age_order)
         instance = found.instance
         if gang is not None:
@@ -490,6 +493,10 @@ def not_enforced(gang: GangWorkload) -> tuple[str, ...]:
     if "topologyRequest" not in canonical or _is_one_gang(canonical):
         return ()
     return ("spec.topologyRequest",)
+
+
+def _workload_uid(pod: GroupPod) -> str:
+    return pod.metadata.annotations.get(names.GANG_WORKLOAD_UID_ANNOTATION, "")
 
 
 def _is_one_gang(canonical: Object) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
-from rackgate.api.names import GANG_ID_LABEL
+from rackgate.api.names import GANG_GATE, GANG_ID_LABEL
 from rackgate.api.resources import Resource
 from rackgate.jobframework.generic_job import Manifest
 from rackgate.jobframework.pod_group.pod_group import PodGroup, PodGroupJob
@@ -69,6 +69,19 @@ class GangGroup(PodGroup, frozen=True, kw_only=True):
     most: int | None = None
 
     @property
+    def members(self) -> list[GroupPod]:
+        """Pods that were started with it, or wait for that: those first that succeeded, or run.
+
+        A pod that somebody else released is none.
+        """
+        return [pod for pod in super().members if pod.started or is_held(pod)]
+
+    @property
+    def waiting(self) -> list[GroupPod]:
+        """Those that wait."""
+        return [pod for pod in self.pods if pod.active and not pod.started and is_held(pod)]
+
+    @property
     def total(self) -> int:
         """Its members, without those that are too many."""
         count = len(self.members)
@@ -91,6 +104,11 @@ class GangGroup(PodGroup, frozen=True, kw_only=True):
         Pods without a controller are not created again; those of a Job would count as failures.
         """
         return all(replaces_pods(pod) for pod in self.pods if pod.started)
+
+
+def is_held(pod: GroupPod) -> bool:
+    """Whether the gate of gangs keeps it from running."""
+    return GANG_GATE in pod.gates
 
 
 def replaces_pods(pod: GroupPod) -> bool:

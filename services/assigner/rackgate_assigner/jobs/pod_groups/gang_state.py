@@ -142,7 +142,7 @@ def _runs_again(group: GangGroup, workload: Workload) -> bool:
     finished = workload.condition(WorkloadCondition.FINISHED)
     if finished is None or finished.status != "True" or group.has_started or not group.complete:
         return False
-    waiting = [pod for pod in group.pods if not pod.started and pod.active]
+    waiting = group.waiting
     since = finished.last_transition_time or ""
     new = [pod for pod in waiting if (pod.metadata.creation_timestamp or "") >= since]
     return bool(new) and len(new) == len(waiting) and len(new) >= group.least
@@ -222,5 +222,5 @@ def late_pods(group: GangGroup, workload: Workload | None, *, apart: int = 0) ->
     present = sum(pod.started and (pod.active or pod.succeeded) for pod in group.pods)
     if present < sum(counts_of(workload).values()):
         return []
-    waiting = [pod for pod in group.pods if pod.active and not pod.started]
+    waiting = group.waiting
     return waiting if group.most is None else waiting[: max(0, group.most - present - apart)]

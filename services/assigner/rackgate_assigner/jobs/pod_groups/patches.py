@@ -9,6 +9,7 @@ from rackgate.jobframework.injection import PodSetInfo, StartConflict, toleratio
 from rackgate.jobframework.pod_group.gang_group import GangGroup
 from rackgate.jobframework.pod_group.pod_group import PlainPod, PodGroup
 from rackgate.jobframework.pod_group.pods import POD_GATES, GroupPod
+from rackgate.wire.core import Meta
 from rackgate_assigner.jobs.patches import workload_body
 from rackgate_assigner.jobs.pod_groups.gang_state import gang_owner_references
 from rackgate_assigner.jobs.pod_groups.state import owner_references
@@ -16,7 +17,7 @@ from rackgate_assigner.jobs.state import Priority
 
 
 def start_patch(
-    pod: GroupPod, info: PodSetInfo, workload: str, *, gang: str = ""
+    pod: GroupPod, info: PodSetInfo, workload: Meta, *, gang: str = ""
 ) -> dict[str, Any] | StartConflict:
     """The one write that starts a pod: a strategic merge patch, bound to its uid and version.
 
@@ -27,7 +28,7 @@ def start_patch(
     Args:
         pod: as watched.
         info: of its PodSet.
-        workload: name of its Workload.
+        workload: its Workload.
         gang: id of its gang, "" if it is in no gang.
 
     Returns:
@@ -40,8 +41,10 @@ def start_patch(
     labels = {**info.labels, names.PODSET_LABEL: info.podset}
     if info.tas:
         labels[names.TAS_LABEL] = names.TAS_LABEL_VALUE
+    annotations = {**info.annotations, names.WORKLOAD_ANNOTATION: workload.name}
     if gang:
         labels[names.GANG_ID_LABEL] = gang
+        annotations[names.GANG_WORKLOAD_UID_ANNOTATION] = workload.uid
     spec: dict[str, Any] = {}
     if info.node_labels:
         spec["nodeSelector"] = dict(info.node_labels)
@@ -57,7 +60,7 @@ def start_patch(
         "metadata": {
             **_precondition(pod),
             "labels": labels,
-            "annotations": {**info.annotations, names.WORKLOAD_ANNOTATION: workload},
+            "annotations": annotations,
         },
         "spec": spec,
     }

@@ -17,7 +17,7 @@ from rackgate.api.names import WorkloadCondition
 from rackgate.jobframework.generic_job import JobOutcome
 from rackgate.jobframework.injection import StopAction, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp
-from rackgate.jobframework.pod_group.gang_group import GangGroup
+from rackgate.jobframework.pod_group.gang_group import GangGroup, is_held
 from rackgate.jobframework.pod_group.pod_group import MAX_ROLES, PlainPod, PodGroup
 from rackgate.jobframework.pod_group.pods import GroupPod
 from rackgate.jobframework.podsets import counts_of, original_templates, stored_podsets
@@ -141,9 +141,8 @@ def pods_to_start(group: PodGroup, workload: Workload) -> list[GroupPod]:
 
 
 def _is_held(group: PodGroup, pod: GroupPod) -> bool:
-    """Whether a gate keeps it from running. A gang that the API server held needs no other one."""
-    held = names.ADMISSION_GATE in pod.gates
-    return held or (isinstance(group, GangGroup) and names.GANG_GATE in pod.gates)
+    """Whether a gate keeps it from running: pods of gangs need no other one than theirs."""
+    return is_held(pod) if isinstance(group, GangGroup) else names.ADMISSION_GATE in pod.gates
 
 
 def pods_without_podset(group: PodGroup, workload: Workload) -> list[GroupPod]:

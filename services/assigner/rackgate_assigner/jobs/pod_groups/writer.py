@@ -81,7 +81,7 @@ class PodGroupWriter:
             info = infos.get(pod.role.name)
             if info is None:
                 continue
-            patch = start_patch(pod, info, workload.metadata.name, gang=gang)
+            patch = start_patch(pod, info, workload.metadata, gang=gang)
             if isinstance(patch, StartConflict):
                 return patch
             patches.append((pod, patch))
