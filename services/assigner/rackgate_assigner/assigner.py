@@ -284,6 +284,7 @@ class Assigner:
             watches.gangs.store,
             GangWriter(client),
             bound_pods=self._bound_pods,
+            instances=self._instances,
         )
 
     def _bound_pods(self, job_uid: str) -> Mapping[str, int]:

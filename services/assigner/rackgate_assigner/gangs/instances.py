@@ -25,8 +25,9 @@ import msgspec
 from rackgate.api import names
 from rackgate.gang.levels import Object, upper_bound
 from rackgate.gang.link import link_of
-from rackgate.gang.membership import Mismatch, Part, part_of
+from rackgate.gang.membership import GangKey, Mismatch, Part, part_of
 from rackgate.gang.nesting import encode_nesting
+from rackgate.gang.readiness import Waiting
 from rackgate.gang.run_spec import RunSpec, decode_run_spec, encode_instance_spec
 from rackgate.gang.topology_requests import GangPodSet, Rejected, Requests, topology_requests
 from rackgate.jobframework.pod_group.gang_group import GangGroup, GangInstance
@@ -37,6 +38,7 @@ from rackgate.jobframework.templates import RESERVED_GATES
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.gangs.gang_workload import GangWorkload, min_count
+from rackgate_assigner.gangs.holds import HoldReason
 
 # Used by pods that name no queue, as in Kueue.
 DEFAULT_QUEUE: Final = "default"
@@ -413,11 +415,11 @@ class GangInstances(Mapping[str, GangGroup]):
         )
         if gang is None or gang.metadata.deletion_timestamp is not None:
             hold = f'the Workload of gangs "{instance.workload}" does not exist: create it'
-            return msgspec.structs.replace(group, hold=hold)
+            return _held(group, Waiting.WORKLOAD_MISSING, hold)
         own = _group(gang, instance.gang)
         if not gang.readable or own is None:
             hold = f'the spec of the Workload of gangs "{instance.workload}" cannot be used'
-            return msgspec.structs.replace(group, hold=hold)
+            return _held(group, HoldReason.UNREADABLE, hold)
         return self._with_gang(group, gang, own)
 
     def _labels(
@@ -458,11 +460,12 @@ class GangInstances(Mapping[str, GangGroup]):
                 topologies=self._topologies(),
                 nested=self._nested,
             )
-        hold = _hold(group, len(roles), least, requests)
+        reason, hold = _find_hold(group, len(roles), requests)
         topology = {} if isinstance(requests, Rejected) else dict(requests.by_podset)
+        found = () if isinstance(requests, Rejected) else requests.not_enforced
         return msgspec.structs.replace(
-            group,
-            hold=hold,
+            _held(group, reason, hold),
+            not_enforced=tuple(dict.fromkeys((*_not_enforced(gang.canonical), *found))),
             run_spec=encode_instance_spec(
                 instance.workload,
                 [role.name for role, _ in roles],
@@ -484,12 +487,11 @@ class GangInstances(Mapping[str, GangGroup]):
         return {}
 
 
-def not_enforced(gang: GangWorkload) -> tuple[str, ...]:
+def _not_enforced(canonical: Object) -> tuple[str, ...]:
     """Paths of topology requests that have no effect on pods that no managed job owns.
 
     Each gang has a Workload of Kueue's API of its own, so several of them cannot share a domain.
     """
-    canonical = gang.canonical
     if "topologyRequest" not in canonical or _is_one_gang(canonical):
         return ()
     return ("spec.topologyRequest",)
@@ -514,22 +516,28 @@ def _canonical(canonical: Object, group: Object) -> Object:
     }
 
 
-def _hold(group: GangGroup, roles: int, least: int, requests: Requests | Rejected) -> str:
-    present = group.members
-    gang = f"gang {group.instance.gang}" + (
-        f" of replica {group.instance.replica}" if group.instance.replica else ""
-    )
-    if len(present) < least:
-        return f"{len(present)} of {least} pods of {gang} exist"
+def _held(group: GangGroup, reason: str, hold: str) -> GangGroup:
+    return msgspec.structs.replace(group, hold=hold, hold_reason=str(reason))
+
+
+def _find_hold(group: GangGroup, roles: int, requests: Requests | Rejected) -> tuple[str, str]:
+    """Why a group is not admitted: reason and message; empty if it may be."""
+    present, instance = group.members, group.instance
+    gang = f"gang {GangKey(instance.gang, instance.replica)}"
+    if len(present) < group.least:
+        message = f"{len(present)} of {group.least} pods of {gang} exist"
+        return Waiting.PODS_MISSING, message
     foreign = [pod for pod in present if not pod.started and not _OUR_GATES.issuperset(pod.gates)]
     if foreign:
         shown = ", ".join(pod.metadata.name for pod in foreign[:_SHOWN_PODS])
-        return f"pods of {gang} have gates of other owners: {shown}"
+        return Waiting.FOREIGN_GATE, f"pods of {gang} have gates of other owners: {shown}"
     if roles > MAX_ROLES:
-        return f"the pods of {gang} request {roles} different things; at most {MAX_ROLES} can start"
+        message = f"the pods of {gang} request {roles} different things, {MAX_ROLES} at most"
+        return HoldReason.UNSATISFIABLE, message
     if isinstance(requests, Rejected):
-        return f"{gang} cannot be placed: {requests.path}: {requests.message}"
-    return ""
+        message = f"{gang} cannot be placed: {requests.path}: {requests.message}"
+        return HoldReason.TOPOLOGY, message
+    return "", ""
 
 
 def _id(

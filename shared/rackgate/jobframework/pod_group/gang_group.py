@@ -53,6 +53,8 @@ class GangGroup(PodGroup, frozen=True, kw_only=True):
     Attributes:
         instance: which gang it is.
         hold: why it is not admitted now, "" if it may be.
+        hold_reason: the same as a reason of a condition.
+        not_enforced: paths of topology requests without an effect.
         run_spec: the annotation of its Workload of Kueue's API, if it started now.
         topology: by PodSet, fields of `topologyRequest` that its Workload of gangs asks for.
         nesting: domains that its PodSets share, see `JobGang`.
@@ -62,6 +64,8 @@ class GangGroup(PodGroup, frozen=True, kw_only=True):
 
     instance: GangInstance
     hold: str = ""
+    hold_reason: str = ""
+    not_enforced: tuple[str, ...] = ()
     run_spec: str = ""
     topology: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - msgspec copies empty defaults
     nesting: str = ""
