@@ -189,10 +189,12 @@ async def test_pods_of_a_stateful_set_wait_for_the_last_one_and_start_in_one_rac
     nodes = {obj["metadata"]["name"]: obj for obj in await cluster.list_all(kinds.NODES)}
     racks = {nodes[pod["spec"]["nodeName"]]["metadata"]["labels"][RACK] for pod in pods}
     assert len(racks) == 1
-    # A replacement runs under the same admission, a Workload of gangs that is gone frees nothing.
+    # A Workload of gangs that is gone frees nothing. With it, a replacement runs as well.
     before = await one_workload(cluster, "train", "is admitted", lambda w: is_true(w, "Admitted"))
     await cluster.delete(kinds.GANG_WORKLOADS, "train")
     await cluster.delete(kinds.PODS, "train-1", grace_s=0)
+    await bound(cluster, "train", 3)
+    await describe(cluster, "train", {"gangGroups": [group]})
     await bound(cluster, "train", 4)
     after = await one_workload(cluster, "train", "is admitted", lambda w: is_true(w, "Admitted"))
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
