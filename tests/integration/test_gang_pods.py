@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -20,6 +22,8 @@ from tests.support.composite_jobs import leaderworkerset
 from tests.support.identities import as_tenant
 from tests.support.objects import RACK, Object
 from tests.support.playground import Playground, start_playground
+from tests.support.task_cluster import nodes_and_queue, runner
+from tests.support.task_pages import FOLDER
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -40,7 +44,9 @@ def playground(
     """A control plane of its own."""
     state = tmp_path_factory.mktemp("gang-pods") / "state"
     gates = (GANG_SCHEDULING, WORKLOAD_REV_N, *request.param)
-    running = start_playground(state, operators=("lws",), gates=gates)
+    # The runner of pages deletes jobs of all kinds in the end.
+    operators = ("lws",) if request.param else ("jobset", "kuberay", "lws")
+    running = start_playground(state, operators=operators, gates=gates)
     try:
         yield running
     finally:
@@ -113,12 +119,14 @@ def deployment(name: str, replicas: int, link: str, **more: Any) -> Object:
     }
 
 
-async def add_pods(cluster: Cluster, name: str, count: int, link: str, **more: Any) -> None:
-    for index in range(count):
-        found = template(name, link, **more)
+async def add_pods(
+    cluster: Cluster, name: str, count: int, link: str, *, first: int = 0, **spec: Any
+) -> None:
+    for index in range(first, first + count):
+        found = template(name, link)
         meta = {**found["metadata"], "name": f"{name}-{index}"}
         body = {"apiVersion": "v1", "kind": "Pod", **found, "metadata": meta}
-        body["spec"] = {**body["spec"], "restartPolicy": "Never"}
+        body["spec"] = {**body["spec"], "restartPolicy": "Never", **spec}
         await cluster.create(kinds.PODS, body)
 
 
@@ -161,6 +169,16 @@ def is_true(workload: Mapping[str, Any], type_: str, reason: str = "") -> bool:
         (c["type"], c["status"]) == (type_, "True") and reason in ("", c["reason"])
         for c in workload.get("status", {}).get("conditions", [])
     )
+
+
+def test_every_command_of_the_page_does_what_it_says(
+    playground: Playground, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if "gangs alone" not in request.node.name:
+        pytest.skip("once is enough")
+    page = FOLDER / "run-gangs-of-pods.md"
+    with nodes_and_queue(playground), runner(playground, tmp_path, page) as run:
+        run.run(page)
 
 
 @pytest.mark.requirement("GNG-10", "GNG-48")
@@ -237,7 +255,7 @@ async def test_a_gang_that_finds_no_room_gives_way_and_comes_back(cluster: Clust
     await bound(cluster, "train", 3)
 
 
-@pytest.mark.requirement("GNG-13")
+@pytest.mark.requirement("GNG-13", "GNG-48")
 async def test_of_two_gangs_of_bare_pods_with_room_for_one_one_runs(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue(quota={"cpu": "32"})
@@ -269,7 +287,7 @@ async def test_of_two_gangs_of_bare_pods_with_room_for_one_one_runs(cluster: Clu
             await one_workload(cluster, name, "has finished", lambda w: is_true(w, "Finished"))
 
 
-@pytest.mark.requirement("GNG-10")
+@pytest.mark.requirement("GNG-06", "GNG-33", "GNG-48")
 async def test_pods_of_a_deployment_without_a_gang_start_one_by_one(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue(quota={"cpu": "8"})
@@ -293,7 +311,7 @@ async def test_pods_of_a_deployment_without_a_gang_start_one_by_one(cluster: Clu
     assert await workloads_of(cluster, "later") == []
 
 
-@pytest.mark.requirement("GNG-46")
+@pytest.mark.requirement("GNG-18", "GNG-33", "GNG-46", "GNG-48")
 async def test_each_group_of_a_leaderworkerset_is_a_gang(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue(quota={"cpu": "4"})
@@ -330,7 +348,38 @@ async def test_each_group_of_a_leaderworkerset_is_a_gang(cluster: Cluster) -> No
     assert len(await workloads_of(cluster, "serve")) == 2
 
 
-@pytest.mark.requirement("GNG-18")
+@pytest.mark.requirement("GNG-49")
+async def test_a_scheduler_that_binds_one_pod_after_the_other_is_enough(cluster: Cluster) -> None:
+    """Another one than kube-scheduler, which knows no gangs: here the test."""
+    await cluster.add_fx_a()
+    await cluster.add_queue()
+    await describe(cluster, "train", {"gangGroups": [{"name": "gg", "minCount": 3}]})
+    await add_pods(cluster, "train", 2, "train", schedulerName="mine")
+    await describe(cluster, "probe", {"replicaMode": "ReplicatedPods"})
+    await add_pods(cluster, "probe", 1, "probe")
+    await bound(cluster, "probe", 1)
+    assert all(map(gates_of, await pods_of(cluster, "train")))
+    await add_pods(cluster, "train", 1, "train", first=2, schedulerName="mine")
+
+    async def none_held() -> bool:
+        return not any(map(gates_of, await pods_of(cluster, "train")))
+
+    await until("all of them are released", none_held)
+    for pod in await pods_of(cluster, "train"):
+        name = pod["metadata"]["name"]
+        host = pod["spec"]["nodeSelector"][names.HOSTNAME_LABEL]
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": name},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": host},
+        }
+        path = kinds.PODS.path(cluster.namespace, name, "binding")
+        await cluster.client.create(path, json.dumps(binding).encode())
+    await bound(cluster, "train", 3)
+    await one_workload(cluster, "train", "is ready", lambda w: is_true(w, "PodsReady"))
+
+
 async def test_no_tenant_can_say_which_gang_a_pod_was_started_with(
     cluster: Cluster, playground: Playground
 ) -> None:

@@ -52,6 +52,7 @@ async def test_pods_of_a_stateful_set_start_together_when_all_exist() -> None:
         await eventually(lambda: world.of_gang("train") == [])
 
 
+@pytest.mark.requirement("GNG-06")
 @pytest.mark.parametrize("first", ["pods", "workload"])
 async def test_race_1_pods_and_their_workload_come_in_any_order(first: str) -> None:
     async with gang_pods_world() as world, gang_assigner(world):
@@ -67,6 +68,7 @@ async def test_race_1_pods_and_their_workload_come_in_any_order(first: str) -> N
         await eventually(lambda: world.running("a") == 4)
 
 
+@pytest.mark.requirement("GNG-12")
 async def test_race_10_a_foreign_gate_holds_the_whole_gang_before_it_has_quota() -> None:
     async with gang_pods_world() as world, gang_assigner(world):
         world.describe("train", ONE)
@@ -82,7 +84,7 @@ async def test_race_10_a_foreign_gate_holds_the_whole_gang_before_it_has_quota()
         await eventually(lambda: world.running("a") == 4)
 
 
-@pytest.mark.requirement("GNG-46")
+@pytest.mark.requirement("GNG-18", "GNG-33", "GNG-46")
 async def test_each_replica_has_a_workload_of_its_own_and_starts_alone() -> None:
     spec = {"replicaMode": "ReplicatedGangs", "replicaKey": "rank", **ONE}
     async with gang_pods_world() as world, gang_assigner(world):
@@ -100,6 +102,7 @@ async def test_each_replica_has_a_workload_of_its_own_and_starts_alone() -> None
         assert world.gated("a") == 3
 
 
+@pytest.mark.requirement("GNG-33")
 async def test_pods_without_a_gang_get_a_workload_each() -> None:
     async with gang_pods_world() as world, gang_assigner(world):
         world.describe("web", PODS)
@@ -109,6 +112,7 @@ async def test_pods_without_a_gang_get_a_workload_each() -> None:
         assert world.releases == [1, 1, 1]
 
 
+@pytest.mark.requirement("GNG-10")
 async def test_pods_without_a_gang_and_without_a_queue_are_not_held() -> None:
     async with gang_pods_world() as world, gang_assigner(world):
         world.add_set("a", 3, "web")
@@ -277,6 +281,7 @@ async def test_race_13_a_workload_of_gangs_that_is_deleted_frees_no_quota() -> N
         )
 
 
+@pytest.mark.requirement("GNG-17")
 async def test_race_18_a_label_that_changes_moves_no_pod_to_another_gang() -> None:
     selector = {"key": "role", "values": ["b"]}
     spec = {

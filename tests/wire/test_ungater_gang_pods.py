@@ -100,7 +100,6 @@ async def test_started_pods_are_released_together_when_the_last_one_is_started(
         assert world.counts() == {R1: 2, R2: 2}
 
 
-@pytest.mark.requirement("GNG-18")
 @pytest.mark.parametrize("gang", ["", OTHER], ids=["no id", "id of another gang"])
 async def test_a_pod_of_another_gang_neither_counts_nor_starts(
     world: GangWorld, start: Start, gang: str
@@ -149,6 +148,7 @@ async def test_a_pod_that_starts_by_itself_waits_for_no_other(
     await world.all_free("main-0")
 
 
+@pytest.mark.requirement("GNG-12")
 async def test_race_10_a_gate_of_another_owner_holds_all(world: GangWorld, start: Start) -> None:
     world.gangs(GROUP)
     admitted(world, 4)
