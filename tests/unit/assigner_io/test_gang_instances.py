@@ -27,7 +27,7 @@ from rackgate_assigner.jobs import plan as actions
 from rackgate_assigner.jobs.plan import plan_job
 from rackgate_assigner.jobs.pod_groups.gang_state import late_pods, read_gang_state
 from rackgate_assigner.jobs.pod_groups.patches import group_workload_body, start_patch
-from rackgate_assigner.jobs.pod_groups.state import pods_to_start
+from rackgate_assigner.jobs.pod_groups.state import pods_to_release, pods_to_start
 from rackgate_assigner.jobs.state import Priority, workload_name_of
 from rackgate_assigner.watches import decode_workload
 
@@ -50,6 +50,7 @@ def pod(
     cpu: str = "1",
     version: str = "7",
     created: str = "2026-11-24T06:00:00Z",
+    deleted: bool = False,
 ) -> GroupPod:
     """A pod as the API server stores it: gated, and started under a Workload if that is given."""
     found = {names.MANAGED_LABEL: "true", **(labels or {})}
@@ -71,6 +72,8 @@ def pod(
         "labels": found,
         "annotations": marks,
     }
+    if deleted:
+        meta |= {"deletionTimestamp": AT, "finalizers": [names.MANAGED_FINALIZER]}
     if owner is not None:
         version_, kind = owner
         meta["ownerReferences"] = [
@@ -524,6 +527,48 @@ def test_a_pod_that_somebody_else_released_is_no_member() -> None:
     cluster.add(pod("a"), pod("b", gates=()))
     assert not cluster.only.complete
     assert condition(cluster.status(), "PodsMatched") == ("False", "NotHeld")
+
+
+def test_a_pod_that_is_in_no_gang_is_released_when_it_is_deleted() -> None:
+    """With the component for plain pods, a finalizer keeps it."""
+    for spec in (None, {"gangGroups": [{"name": "a", "selector": {"key": "x", "values": ["y"]}}]}):
+        cluster = Cluster()
+        if spec is not None:
+            cluster.describe(spec)
+        cluster.add(pod("a"))
+        assert cluster.groups == {}
+        cluster.add(pod("a", deleted=True, version="8"))
+        assert [one.metadata.name for one in pods_to_release(cluster.only, None)] == ["a"]
+        assert cluster.only.metadata.labels[names.QUEUE_LABEL] == "queue"
+        assert isinstance(cluster.step(), actions.NoAction)
+        cluster.index.on_pod_delete(pod("a"))
+        assert len(cluster.index) == 0
+
+
+def test_pods_of_an_earlier_run_are_released() -> None:
+    cluster = Cluster()
+    cluster.describe(ONE)
+    cluster.add(pod("a"), pod("b"))
+    own = cluster.put(workload(cluster.only))
+    over: dict[str, Any] = {"own": own, "phase": "Succeeded", "gates": (), "deleted": True}
+    cluster.add(*(pod(name, version="8", **over) for name in "ab"))
+    assert pods_to_release(cluster.only, own), "all of them are gone"
+    cluster.drop(own)
+    cluster.add(pod("c"))
+    assert [one.metadata.name for one in cluster.only.pods] == ["c"]
+    assert [one.metadata.name for one in pods_to_release(cluster.only, None)] == ["a", "b"]
+
+
+def test_the_events_of_running_pods_assemble_nothing() -> None:
+    cluster = Cluster()
+    cluster.describe(ONE)
+    cluster.add(pod("a"), pod("b"))
+    own = cluster.put(workload(cluster.only))
+    cluster.holds.clear()
+    cluster.add(pod("a", own=own, gates=(), node="n", version="8"))
+    assert cluster.holds == {}
+    cluster.put(_pending(own))
+    assert cluster.holds == {own.metadata.key: ""}
 
 
 # Topology.

@@ -143,6 +143,7 @@ class GangInstances(Mapping[str, GangGroup]):
         self._pods: dict[str, dict[str, None]] = {}  # UIDs by group
         self._keys_by_link: dict[str, dict[str, None]] = {}
         self._assembled: dict[str, GangGroup] = {}
+        self._apart: dict[str, dict[str, None]] = {}  # UIDs by the gang that does not need them
 
     # Reading.
 
@@ -177,8 +178,7 @@ class GangInstances(Mapping[str, GangGroup]):
 
     def apart(self, key: str) -> int:
         """How many pods have a group of their own because a running gang does not need them."""
-        linked = self._by_link.get(self._ids[key].link, {}) if key in self._ids else {}
-        return sum(self._members[uid].gang == key for uid in linked)
+        return len(self._apart.get(key, ()))
 
     # Events.
 
@@ -205,6 +205,7 @@ class GangInstances(Mapping[str, GangGroup]):
         del linked[uid]
         if not linked:
             del self._by_link[member.link]
+        self._forget_apart(member.gang, uid)
         self._leave(member.key, uid)
         self._on_use_change(member.link)
 
@@ -262,6 +263,7 @@ class GangInstances(Mapping[str, GangGroup]):
             member = self._members.get(pod.metadata.uid)
             if member is not None and member.key == key and not member.pod.started:
                 member.gang = key
+                self._apart.setdefault(key, {})[pod.metadata.uid] = None
                 self._place(member)
                 self._changed(member.key)
         self._changed(key)
@@ -276,11 +278,16 @@ class GangInstances(Mapping[str, GangGroup]):
 
     def _return_to(self, key: str) -> None:
         """Pods that the gang did not need may be members of its next run."""
-        for uid in list(self._by_link.get(self._ids[key].link, ())):
+        for uid in self._apart.pop(key, {}):
             member = self._members[uid]
-            if member.gang == key:
-                member.gang = ""
-                self._place(member)
+            member.gang = ""
+            self._place(member)
+
+    def _forget_apart(self, key: str, uid: str) -> None:
+        apart = self._apart.get(key, {})
+        apart.pop(uid, None)
+        if not apart:
+            self._apart.pop(key, None)
 
     def _place(self, member: _Member) -> None:
         """Find the group of a pod, and move it there."""
@@ -289,9 +296,14 @@ class GangInstances(Mapping[str, GangGroup]):
             found: _Id | None = self._id_of_started(pod)
         else:
             gang = self._gangs.get(member.link)
-            if gang is None or gang.metadata.deletion_timestamp is not None or not gang.readable:
+            if gang is not None and gang.metadata.deletion_timestamp is None and gang.readable:
+                found = self._id_of_gated(member, gang)
+            elif member.key:
                 return  # it stays where it is
-            found = self._id_of_gated(member, gang)
+            else:
+                found = None
+            if found is None and pod.terminating and pod.kept:
+                found = _id_of_pod(pod)  # to be released by the job controller
         key = "" if found is None else found.key
         uid = pod.metadata.uid
         if member.key != key:
@@ -325,13 +337,12 @@ class GangInstances(Mapping[str, GangGroup]):
         link = gang.metadata.name
         is_gang = group is not None and min_count(group) > 0
         found = _id(meta.namespace, link, part.gang.group, part.gang.replica)
-        if is_gang and member.gang and member.gang != found.key:
+        if member.gang and (not is_gang or member.gang != found.key):
+            self._forget_apart(member.gang, meta.uid)
             member.gang = ""
         if is_gang and not member.gang:
             return found
-        return _id(
-            meta.namespace, link, part.gang.group, part.gang.replica, meta.uid, name=meta.name
-        )
+        return _id_of_pod(member.pod, part.gang.group, part.gang.replica)
 
     def _add(self, found: _Id) -> None:
         if found.key in self._ids:
@@ -373,7 +384,9 @@ class GangInstances(Mapping[str, GangGroup]):
         if found is None:
             return
         self._assembled.pop(key, None)
-        if self._workload(found) is not None:
+        workload = self._workload(found)
+        # Nothing holds what is admitted, so the many events of running pods assemble nothing.
+        if workload is not None and workload.status.admission is None:
             self._set_hold(key, self[key].hold)
         self._on_change(key)
 
@@ -394,9 +407,10 @@ class GangInstances(Mapping[str, GangGroup]):
         pods = [self._members[uid].pod for uid in self._pods.get(found.key, ())]
         # Pods that ended under an earlier Workload are not of this run.
         present = workload.metadata.uid if workload is not None else ""
-        pods = [
-            pod for pod in pods if not (pod.started and pod.over) or _workload_uid(pod) == present
-        ]
+        past = [pod for pod in pods if pod.started and pod.over and _workload_uid(pod) != present]
+        if past:
+            gone = {pod.metadata.uid for pod in past}
+            pods = [pod for pod in pods if pod.metadata.uid not in gone]
         pods.sort(key=lambda pod: pod.age_order)
         instance = found.instance
         if gang is not None:
@@ -412,6 +426,7 @@ class GangInstances(Mapping[str, GangGroup]):
             ),
             spec=PodGroupSpec(pods=tuple(pods)),
             instance=instance,
+            past=tuple(past),
         )
         if gang is None or gang.metadata.deletion_timestamp is not None:
             hold = f'the Workload of gangs "{instance.workload}" does not exist: create it'
@@ -553,6 +568,13 @@ def _id(
         uid,
         GangInstance(workload, gang, replica, pod),
     )
+
+
+def _id_of_pod(pod: GroupPod, gang: str = "", replica: str = "") -> _Id:
+    """Of a pod that starts by itself."""
+    meta = pod.metadata
+    link = link_of(meta.annotations)
+    return _id(meta.namespace, link, gang, replica, meta.uid, name=meta.name)
 
 
 def _as_name(text: str) -> str:

@@ -60,6 +60,7 @@ class GangGroup(PodGroup, frozen=True, kw_only=True):
         nesting: domains that its PodSets share, see `JobGang`.
         least: pods that start together; 0 for a pod that starts by itself.
         most: pods that may be members; None: any number.
+        past: pods that ended under an earlier Workload.
     """
 
     instance: GangInstance
@@ -71,6 +72,7 @@ class GangGroup(PodGroup, frozen=True, kw_only=True):
     nesting: str = ""
     least: int = 0
     most: int | None = None
+    past: tuple[GroupPod, ...] = ()
 
     @property
     def members(self) -> list[GroupPod]:

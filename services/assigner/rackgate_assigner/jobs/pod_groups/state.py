@@ -186,10 +186,11 @@ def pods_to_release(group: PodGroup, workload: Workload | None) -> list[GroupPod
         or workload.metadata.deletion_timestamp is not None
     )
     gone = all(pod.terminating for pod in group.pods)
+    past = group.past if isinstance(group, GangGroup) else ()
+    kept = [pod for pod in group.pods if pod.kept and pod.over]
     return [
-        pod
-        for pod in group.pods
-        if pod.kept and pod.over and (finished or (pod.terminating and (gone or not pod.succeeded)))
+        *(pod for pod in past if pod.kept),
+        *(pod for pod in kept if finished or (pod.terminating and (gone or not pod.succeeded))),
     ]
 
 
