@@ -108,8 +108,13 @@ async def test_pods_without_a_gang_get_a_workload_each() -> None:
         world.describe("web", PODS)
         world.add_set("a", 3, "web", queue="queue")
         await eventually(lambda: world.running("a") == 3)
-        assert len(world.of_gang("web")) == 3
+        before = {own["metadata"]["name"] for own in world.of_gang("web")}
+        assert len(before) == 3
         assert world.releases == [1, 1, 1]
+        world.remove(kinds.PODS, "a-0", NAMESPACE)
+        await eventually(lambda: world.running("a") == 3)
+        await eventually(lambda: len(world.of_gang("web")) == 3)
+        assert len(before & {own["metadata"]["name"] for own in world.of_gang("web")}) == 2
 
 
 @pytest.mark.requirement("GNG-10")

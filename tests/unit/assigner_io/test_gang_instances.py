@@ -511,6 +511,20 @@ def test_late_pods_are_set_apart_up_to_the_greatest_number_and_come_back() -> No
     assert [one.metadata.name for one in cluster.index[key].pods] == ["a", "b", "c", "d"]
 
 
+def test_a_pod_that_says_the_replica_of_another_takes_no_place_from_older_ones() -> None:
+    group = {"name": "gg", "minCount": 2, "maxCount": 2}
+    cluster = Cluster()
+    cluster.describe(
+        {"gangGroups": [group], "replicaMode": "ReplicatedGangs", "replicaKey": "rank"}
+    )
+    cluster.add(pod("intruder", labels={"rank": "r"}, created=AT, cpu="9"))
+    cluster.add(*(pod(name, labels={"rank": "r"}) for name in "ab"))
+    own = cluster.put(workload(cluster.only))
+    assert [one.metadata.name for one in pods_to_start(cluster.only, own)] == ["a", "b"]
+    assert [podset.count for podset in own.spec.pod_sets] == [2]
+    assert condition(cluster.status(), "PodsMatched") == ("False", "TooManyPods")
+
+
 def test_while_a_pod_is_missing_those_that_wait_may_take_its_place() -> None:
     cluster = Cluster()
     cluster.describe(ONE)
