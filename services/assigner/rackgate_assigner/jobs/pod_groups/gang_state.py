@@ -151,7 +151,7 @@ def _runs_again(group: GangGroup, workload: Workload) -> bool:
 def _job_gang(group: GangGroup, workload: Workload | None) -> JobGang:
     """Its numbers: of this run those that its Workload has.
 
-    Without any, nobody looks whether all of its pods are bound.
+    Without any, no one looks whether all of its pods are bound.
     """
     if workload is None:
         return JobGang(nesting=group.nesting)
