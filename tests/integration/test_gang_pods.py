@@ -181,7 +181,7 @@ def test_every_command_of_the_page_does_what_it_says(
         run.run(page)
 
 
-@pytest.mark.requirement("GNG-10", "GNG-48")
+@pytest.mark.requirement("GNG-10")
 async def test_pods_of_a_stateful_set_wait_for_the_last_one_and_start_in_one_rack(
     cluster: Cluster,
 ) -> None:
@@ -255,7 +255,7 @@ async def test_a_gang_that_finds_no_room_gives_way_and_comes_back(cluster: Clust
     await bound(cluster, "train", 3)
 
 
-@pytest.mark.requirement("GNG-13", "GNG-48")
+@pytest.mark.requirement("GNG-13")
 async def test_of_two_gangs_of_bare_pods_with_room_for_one_one_runs(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue(quota={"cpu": "32"})
@@ -287,7 +287,7 @@ async def test_of_two_gangs_of_bare_pods_with_room_for_one_one_runs(cluster: Clu
             await one_workload(cluster, name, "has finished", lambda w: is_true(w, "Finished"))
 
 
-@pytest.mark.requirement("GNG-06", "GNG-33", "GNG-48")
+@pytest.mark.requirement("GNG-06", "GNG-33")
 async def test_pods_of_a_deployment_without_a_gang_start_one_by_one(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue(quota={"cpu": "8"})
@@ -311,7 +311,7 @@ async def test_pods_of_a_deployment_without_a_gang_start_one_by_one(cluster: Clu
     assert await workloads_of(cluster, "later") == []
 
 
-@pytest.mark.requirement("GNG-18", "GNG-33", "GNG-46", "GNG-48")
+@pytest.mark.requirement("GNG-18", "GNG-33", "GNG-46")
 async def test_each_group_of_a_leaderworkerset_is_a_gang(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue(quota={"cpu": "4"})

@@ -393,6 +393,18 @@ def test_a_start_says_which_gang_and_which_workload_and_leaves_the_gate() -> Non
     assert meta["uid"] == "uid-a"
 
 
+@pytest.mark.parametrize("tas", [False, True])
+def test_the_gate_of_plain_pods_comes_off_at_the_start_unless_there_is_a_topology(
+    tas: bool,
+) -> None:
+    info = PodSetInfo("p", tas=tas)
+    both = pod("a", gates=(names.GANG_GATE, names.ADMISSION_GATE))
+    patch = start_patch(both, info, Meta(name="k", uid="k"), gang="gang-x")
+    assert isinstance(patch, dict)
+    removed = [{"$patch": "delete", "name": names.ADMISSION_GATE}]
+    assert patch["spec"].get("schedulingGates", []) == ([] if tas else removed)
+
+
 def test_a_pending_workload_takes_new_numbers_and_a_run_keeps_its_own() -> None:
     cluster = Cluster()
     cluster.describe(ONE)

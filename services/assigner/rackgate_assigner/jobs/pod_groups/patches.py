@@ -21,9 +21,9 @@ def start_patch(
 ) -> dict[str, Any] | StartConflict:
     """The one write that starts a pod: a strategic merge patch, bound to its uid and version.
 
-    With a topology assignment, or in a gang, the gates stay: the ungater removes them when it gives
-    the pod its domain, and when the whole gang can start. The API server allows additions to
-    nodeSelector and tolerations while a pod is gated.
+    With a topology assignment the gates stay: the ungater removes them when it gives the pod its
+    domain. So does that of gangs always: it is removed when the whole gang can start. The API
+    server allows additions to nodeSelector and tolerations while a pod is gated.
 
     Args:
         pod: as watched.
@@ -52,7 +52,7 @@ def start_patch(
     missing = [found for found in added if found not in pod.tolerations]
     if missing:
         spec["tolerations"] = [*pod.tolerations, *missing]  # the list is replaced as a whole
-    if not info.tas and not gang:
+    if not info.tas and (not gang or set(POD_GATES) & set(pod.gates)):
         spec["schedulingGates"] = [
             {"$patch": "delete", "name": gate} for gate in POD_GATES if gate in pod.gates
         ]
