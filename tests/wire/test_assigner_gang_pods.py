@@ -386,3 +386,18 @@ async def test_without_the_gate_nothing_is_asked_or_written_about_such_pods() ->
         world.submit("job")
         await eventually(world.started("job"))
         assert not [request for request in world.writes() if "/pods" in request.path]
+
+
+async def test_pods_of_a_namespace_that_is_not_managed_have_no_queue() -> None:
+    selector = {"matchLabels": {"managed": "yes"}}
+    async with (
+        gang_pods_world() as world,
+        gang_assigner(world, managedJobsNamespaceSelector=selector),
+    ):
+        world.describe("web", PODS)
+        world.describe("train", ONE)
+        world.add_set("a", 4, "train", queue="queue")
+        world.add_set("b", 2, "web", queue="queue")
+        await eventually(lambda: world.gated("b") == 0)
+        assert world.gated("a") == 4
+        assert world.workloads() == []

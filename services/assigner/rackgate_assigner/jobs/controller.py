@@ -398,9 +398,8 @@ class JobController:
                 await self._release_without_queue(job)
 
     async def _release_without_queue(self, group: GangGroup) -> None:
-        """Pods that are in no gang, and in no queue, are not held any more (GNG-10)."""
-        managed = bool(group.metadata.labels.get(names.QUEUE_LABEL))
-        if self._pods is None or not group.instance.pod or group.hold or managed:
+        """A pod that is in no gang, and in no queue that counts, is not held any more (GNG-10)."""
+        if self._pods is None or not group.instance.pod or group.hold:
             return
         if await self._pods.release(group):
             note = (
