@@ -401,3 +401,59 @@ async def test_pods_of_a_namespace_that_is_not_managed_have_no_queue() -> None:
         await eventually(lambda: world.gated("b") == 0)
         assert world.gated("a") == 4
         assert world.workloads() == []
+
+
+async def test_race_8_quota_is_kept_until_the_pods_of_the_last_run_are_gone() -> None:
+    async with gang_pods_world() as world, gang_assigner(world):
+        world.describe("train", ONE)
+        world.add_set("a", 4, "train", queue="plain")
+        await eventually(lambda: world.running("a") == 4)
+        kept = ["example.com/slow"]
+        world.change(kinds.PODS, "a-2", lambda pod: pod["metadata"].update(finalizers=kept))
+        stop = {"stopPolicy": "HoldAndDrain"}
+        world.change(kinds.CLUSTER_QUEUES, "plain", lambda o: o["spec"].update(stop))
+        await eventually(lambda: world.gated("a") == 3)
+        world.describe("probe", PODS)
+        world.add_pod("probe-0", "probe", queue="queue")
+        await eventually(lambda: world.running("probe") == 1)
+        assert world.of_gang("train")[0]["status"]["admission"]
+        world.change(kinds.PODS, "a-2", lambda pod: pod["metadata"].update(finalizers=[]))
+        await eventually(lambda: not world.of_gang("train")[0]["status"].get("admission"))
+        assert world.gated("a") == 4
+
+
+async def test_race_9_a_pod_that_is_made_again_while_the_old_one_ends_waits_for_it() -> None:
+    async with gang_pods_world() as world, gang_assigner(world):
+        world.describe("train", ONE)
+        world.add_set("a", 4, "train", queue="queue")
+        await eventually(lambda: world.running("a") == 4)
+        gone = {"deletionTimestamp": "2026-08-01T12:00:00Z", "deletionGracePeriodSeconds": 30}
+        more = {"finalizers": ["example.com/slow"]}
+        world.change(kinds.PODS, "a-2", lambda pod: pod["metadata"].update({**gone, **more}))
+        world.add_pod("b-2", **world.sets["uid-a"])
+        world.describe("probe", PODS)
+        world.add_pod("probe-0", "probe", queue="queue")
+        await eventually(lambda: world.running("probe") == 1)
+        assert world.gated("b") == 1
+        world.change(kinds.PODS, "a-2", lambda pod: pod["metadata"].update(finalizers=[]))
+        await eventually(lambda: world.running("a") + world.running("b") >= 4)
+
+
+async def test_race_21_the_time_runs_on_while_no_one_acts() -> None:
+    long = {"gangGroups": [{**ONE["gangGroups"][0], "scheduleTimeoutSeconds": 3600}]}
+    async with gang_pods_world() as world:
+        world.stuck.add("a-2")
+        async with gang_assigner(world):
+            world.describe("train", long)
+            world.add_set("a", 4, "train", queue="queue")
+            await eventually(lambda: world.running("a") == 3)
+        name = world.of_gang("train")[0]["metadata"]["name"]
+        world.change(kinds.WORKLOADS, name, _age)
+        async with gang_assigner(world):
+            await eventually(lambda: world.reason("train", "Evicted") == "GangTimeout")
+
+
+def _age(workload: Object) -> None:
+    """As if it had been admitted long ago."""
+    for condition in workload["status"]["conditions"]:
+        condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
