@@ -351,7 +351,7 @@ async def test_a_linked_pod_is_created_gated_whatever_creates_it(cluster: Cluste
 
 
 @pytest.mark.parametrize("queue", [None, "queue"])
-async def test_who_links_pods_that_nothing_releases_is_warned(
+async def test_who_links_pods_that_may_be_no_gang_is_warned(
     queue: str | None, server: Server, cluster: Cluster
 ) -> None:
     path, found = (
@@ -360,17 +360,19 @@ async def test_who_links_pods_that_nothing_releases_is_warned(
     )
     status, _, warnings = await server.send("POST", path + DRY_RUN, found)
     assert status == 201
-    assert ("pods of this Job are held" in warnings) == (queue is None)
+    assert ("Rackgate cannot stop this Job" in warnings) == (queue is None)
     plain = job("train", 2, queue=None)
     assert await server.send("POST", path + DRY_RUN, plain) == (201, ANY, "")
     pair = pairs()["parallel-statefulset"]["trueWorkload"][-1]
     template = pair["spec"]["template"]
     marked = {**template["metadata"], "annotations": {LINK: "w"}}
     linked = {**pair, "spec": {**pair["spec"], "template": {**template, "metadata": marked}}}
-    _, _, warnings = await server.send(
-        "POST", STATEFUL_SETS.path(cluster.namespace) + DRY_RUN, linked
-    )
-    assert "pods of this StatefulSet are held" in warnings
+    where = STATEFUL_SETS.path(cluster.namespace) + DRY_RUN
+    for policy in ("Parallel", "OrderedReady"):
+        spec = {**linked["spec"], "podManagementPolicy": policy}
+        status, _, warnings = await server.send("POST", where, {**linked, "spec": spec})
+        assert status == 201
+        assert ("use Parallel" in warnings) == (policy == "OrderedReady")
 
 
 async def test_a_linked_pod_cannot_name_its_node(cluster: Cluster) -> None:

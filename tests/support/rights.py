@@ -46,6 +46,7 @@ UNSEEN: dict[str, dict[Right, str]] = {
             for verb in ("get", "list", "watch", "create", "patch", "delete")
         },
         ("patch", "scheduling.rackgate.dev", "schedworkloads/status"): GANGS,
+        **{(verb, "", "pods"): GANGS for verb in ("get", "patch", "delete")},
     },
     "ungater": {
         ("act", "rackgate.dev", "services"): BY_POLICIES,

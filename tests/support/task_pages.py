@@ -39,6 +39,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "back-up-and-restore": "tests/integration/test_operators_day.py restores a store",
     "install": "tests/integration/test_operators_day.py installs on a control plane of its own",
     "run-a-gang": "tests/integration/test_gang_jobs.py has a control plane with gang scheduling",
+    "run-gangs-of-pods": "tests/integration/test_gang_pods.py has a control plane with gangs",
     "migrate-from-kueue": "tests/integration/test_operators_day.py finds Kueue in the way",
     "run-a-playground": "tests/integration/test_playground_page.py starts one of its own",
     "run-plain-pods": "tests/integration/test_pod_groups.py applies its manifests",

@@ -115,6 +115,10 @@ def test_every_manifest_is_valid(name: str, document: Any, tmp_path: Path) -> No
         assert plain_pod_created(document).errors == []
     elif group in (GROUP, OSMO_GROUP):
         MODELS[kind].model_validate(document)
+    elif group == "apps":
+        found = document["spec"]
+        selected, labels = found["selector"]["matchLabels"], found["template"]["metadata"]["labels"]
+        assert selected.items() <= labels.items()
     elif group == GANG_GROUP:
         assert errors_of(document["spec"], rev_n=False) == []
     elif group == "config.rackgate.dev":

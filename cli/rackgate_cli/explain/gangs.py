@@ -8,6 +8,7 @@ from rackgate.api.names import WORKLOAD_ANNOTATION, WorkloadCondition
 from rackgate.api.resources import GANG_WORKLOADS, PODS, WORKLOADS
 from rackgate.api.timestamps import parse_rfc3339
 from rackgate.gang.link import link_of
+from rackgate.gang.run_spec import RunSpec, decode_run_spec
 from rackgate.jobframework.registry import owner_of
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
@@ -18,7 +19,6 @@ from rackgate_assigner.explain.explanation import GangView
 from rackgate_assigner.explain.gangs import gang_views
 from rackgate_assigner.gangs.gang_workload import GangWorkload, decode_gang_workload
 from rackgate_assigner.gangs.reactions import admission_run
-from rackgate_assigner.gangs.run_spec import RunSpec, decode_run_spec
 from rackgate_assigner.watches import decoder
 from rackgate_cli.explain.view import gang_blocks
 from rackgate_cli.lists import list_decoded

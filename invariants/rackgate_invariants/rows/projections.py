@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from rackgate.api import names
-from rackgate.jobframework.pod_group.membership import group_uid
+from rackgate.jobframework.pod_group.membership import group_uid, is_gang_id
 from rackgate.resources.pod_requests import pod_requests
 from rackgate.resources.quantity import QuantityError, amount
 from rackgate.wire import core
@@ -137,7 +137,9 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
     labels = meta.labels
     node_type = labels.get(names.RAY_NODE_TYPE_LABEL, "")
     of_job = owner is not None and owner.kind in _JOB_KINDS
-    plain = "" if of_job else group_uid(meta.uid, meta.namespace, labels)
+    plain = group_uid(meta.uid, meta.namespace, labels)
+    if of_job and not is_gang_id(plain):
+        plain = ""
     former_owner = "" if owner is not None else labels.get(CONTROLLER_UID, "")
     group = RAY_HEAD if node_type == RAY_HEAD else ""
     selector = spec.node_selector

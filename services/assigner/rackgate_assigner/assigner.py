@@ -18,9 +18,10 @@ from rackgate.api import names, resources
 from rackgate.api.resources import JOBS, JOBSETS, RAY_CLUSTERS
 from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.managed import is_child_of_job, is_group_pod
+from rackgate.jobframework.pod_group.gang_group import GangGroup
 from rackgate.jobframework.pod_group.pod_group import PodGroup, assemble
 from rackgate.jobframework.pod_group.pods import GroupPod
-from rackgate.jobframework.registry import POD_KINDS
+from rackgate.jobframework.registry import GANG, PLAIN_POD, POD_GROUP
 from rackgate.kube.access import missing_rights
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
@@ -63,6 +64,7 @@ from rackgate_assigner.workload_slices.writer import SliceWriter
 if TYPE_CHECKING:
     from rackgate_assigner.gangs.controller import GangController
     from rackgate_assigner.gangs.index import GangIndex, JobKey
+    from rackgate_assigner.gangs.instances import GangInstances
     from rackgate_assigner.gangs.status_controller import GangStatusController
     from rackgate_assigner.osmo_pools.controller import PoolController
 
@@ -99,7 +101,7 @@ class Assigner:
             gangs=features.gang_scheduling,
             pod_groups=features.pod_groups,
         )
-        self._groups = {kind.name: PodGroups() for kind in POD_KINDS}
+        self._groups = {kind.name: PodGroups() for kind in (PLAIN_POD, POD_GROUP)}
         self._group_writer: PodGroupWriter | None = None
         self.recorder = EventRecorder(client, "assigner", instance=settings.identity)
         self._report = Reporter(self.recorder)
@@ -114,6 +116,7 @@ class Assigner:
         deactivated_s = settings.object_retention_policies.workloads.after_deactivated_by_kueue
         self._deletes_jobs = deactivated_s is not None
         self._gang_index = self._start_gang_index()
+        self._instances = self._start_gang_instances()
         self.jobs = self._job_controller(for_jobs, writer, settings)
         self.gangs = self._gang_controller(for_jobs)
         self.gang_statuses = self._gang_status_controller(pending)
@@ -173,8 +176,11 @@ class Assigner:
         jobs: dict[str, Mapping[str, JobLike]] = {
             kind: watch.store for kind, watch in watches.kinds.items()
         }
-        if watches.group_pods is not None:
+        if self.cache.features.pod_groups:
             jobs |= self._groups
+        if self._instances is not None:
+            jobs[GANG.name] = self._instances
+        if watches.group_pods is not None:
             self._group_writer = PodGroupWriter(client, watches.group_pods.store.get)
         return JobController(
             job_executor.Stores(
@@ -201,7 +207,41 @@ class Assigner:
             gang_pods=GangPods(client, watches.workloads.store) if watches.gangs else None,
             gang_timeout_limit=settings.gang_timeout_limit,
             pods=self._group_writer,
+            instances=self._instances,
         )
+
+    def _start_gang_instances(self) -> GangInstances | None:
+        """Gangs of pods that no managed job owns."""
+        watches = self.watches
+        if watches.gangs is None:
+            return None
+        from rackgate_assigner.gangs.instances import DEFAULT_QUEUE, GangInstances
+
+        queues = watches.local_queues.store
+        return GangInstances(
+            watches.gangs.store,
+            watches.workloads.store,
+            has_default_queue=lambda namespace: f"{namespace}/{DEFAULT_QUEUE}" in queues,
+            topologies=self._topologies_of_queue,
+            nested=self.cache.features.gang_nested_placement,
+            set_hold=self.cache.set_hold,
+            on_upsert=self._on_instance_upsert,
+            on_change=self._on_instance_change,
+            on_delete=self._on_instance_delete,
+            on_use_change=self._on_gang_use_change,
+        )
+
+    def _on_instance_upsert(self, group: GangGroup) -> None:
+        self._on_job_upsert(None, group)
+        self.jobs.on_job_upsert(None, group)
+
+    def _on_instance_change(self, key: str) -> None:
+        self.jobs.queue.add(Key(GANG.name, key))
+        self.scheduler.request_cycle_if_changed()
+
+    def _on_instance_delete(self, group: GangGroup) -> None:
+        self._on_job_delete(group)
+        self.jobs.on_job_delete(group)
 
     def _start_gang_index(self) -> GangIndex | None:
         watches = self.watches
@@ -223,7 +263,7 @@ class Assigner:
         )
 
     def _may_have_gangs(self, job: JobLike) -> bool:
-        """Whether a job is managed by itself. Only the ungater cares for gangs of plain pods."""
+        """Whether a job is managed by itself. `GangInstances` and the ungater care for pods."""
         is_part = is_child_of_job(job.metadata) or isinstance(job, PodGroup)
         return not is_part and self.jobs.is_followed(job)
 
@@ -256,6 +296,7 @@ class Assigner:
             watches.gangs.store,
             GangWriter(client),
             bound_pods=self._bound_pods,
+            instances=self._instances,
         )
 
     def _bound_pods(self, job_uid: str) -> BoundPods:
@@ -502,6 +543,7 @@ class Assigner:
         cache.on_excess_usage_changed = self._on_excess_usage_changed
         if watches.group_pods is not None:
             watches.group_pods.add_listener(self._on_group_pod_upsert, self._on_group_pod_delete)
+        self._add_instance_listeners()
         for managed in watches.kinds.values():
             managed.add_listener(self._on_job_upsert, self._on_job_delete)
             managed.add_listener(self.jobs.on_job_upsert, self.jobs.on_job_delete)
@@ -522,6 +564,28 @@ class Assigner:
                 lambda _before, _item: self.flavors.mark(), lambda _item: self.flavors.mark()
             )
 
+    def _add_instance_listeners(self) -> None:
+        """Before those of Workloads: they look for the gang of a Workload."""
+        instances, watches = self._instances, self.watches
+        if instances is None or watches.gangs is None:
+            return
+        watches.gangs.add_listener(instances.on_gang_upsert, instances.on_gang_delete)
+        watches.workloads.add_listener(
+            lambda _before, workload: instances.on_workload_upsert(workload),
+            instances.on_workload_delete,
+        )
+        watches.local_queues.add_listener(
+            lambda before, queue: self._on_default_queue_change(queue) if before is None else None,
+            self._on_default_queue_change,
+        )
+        self._add_levels_listeners(instances.on_topologies_change)
+
+    def _on_default_queue_change(self, queue: kueue.LocalQueue) -> None:
+        from rackgate_assigner.gangs.instances import DEFAULT_QUEUE
+
+        if self._instances is not None and queue.metadata.name == DEFAULT_QUEUE:
+            self._instances.on_default_queue_change(queue.metadata.namespace)
+
     def _add_gang_listeners(self) -> None:
         """After the listeners of jobs: they say which jobs are managed."""
         index, watches, gangs = self._gang_index, self.watches, self.gangs
@@ -533,25 +597,25 @@ class Assigner:
             lambda _before, workload: index.on_workload_change(workload), index.on_workload_change
         )
         watches.pods.add_listener(self.jobs.on_pod_upsert, self.jobs.on_pod_gone)
-        for used in (
-            watches.topologies,
-            watches.flavors,
-            watches.cluster_queues,
-            watches.local_queues,
-        ):
-            self._levels_listener(used, index)
+        self._add_levels_listeners(index.on_topologies_change)
         for managed in watches.kinds.values():
             managed.add_listener(delete=gangs.on_job_delete)
 
-    @staticmethod
-    def _levels_listener(watch: Watch[Any], index: GangIndex) -> None:
+    def _add_levels_listeners(self, on_change: Callable[[], None]) -> None:
         """Which levels the jobs of a queue can use follows from four kinds."""
 
         def upserted(before: Any, item: Any) -> None:
             if before is None or before.spec != item.spec:
-                index.on_topologies_change()
+                on_change()
 
-        watch.add_listener(upserted, lambda _item: index.on_topologies_change())
+        watches: tuple[Watch[Any], ...] = (
+            self.watches.topologies,
+            self.watches.flavors,
+            self.watches.cluster_queues,
+            self.watches.local_queues,
+        )
+        for watch in watches:
+            watch.add_listener(upserted, lambda _item: on_change())
 
     def _connect_cache(
         self, watch: Watch[V], upsert: Callable[[V], Any], delete: Callable[[str], Any]
@@ -685,6 +749,14 @@ class Assigner:
         self.scheduler.request_cycle_if_changed()
 
     def _on_group_pod_upsert(self, before: GroupPod | None, pod: GroupPod) -> None:
+        if self._is_gang_pod(pod) and self._instances is not None:
+            replaced = before is not None and before.metadata.uid != pod.metadata.uid
+            if before is not None and (replaced or not self._is_gang_pod(before)):
+                self._on_group_pod_delete(before)
+            self._instances.on_pod_upsert(pod)
+            return
+        if not self.cache.features.pod_groups:
+            return
         is_plain = is_group_pod(pod.metadata)  # a pod of a job may copy the label from a template
         if before is not None and not (is_plain and key_of(before) == key_of(pod)):
             self._on_group_pod_delete(before)
@@ -696,7 +768,19 @@ class Assigner:
             self._on_job_upsert(None, one)
         self.jobs.on_job_upsert(None, one)
 
+    def _is_gang_pod(self, pod: GroupPod) -> bool:
+        if self._instances is None:
+            return False
+        from rackgate_assigner.gangs.instances import is_gang_pod
+
+        return is_gang_pod(pod, groups_elsewhere=self.cache.features.pod_groups)
+
     def _on_group_pod_delete(self, pod: GroupPod) -> None:
+        if self._is_gang_pod(pod) and self._instances is not None:
+            if self._group_writer is not None:
+                self._group_writer.forget(pod.metadata)
+            self._instances.on_pod_delete(pod)
+            return
         kind, key = key_of(pod)
         groups = self._groups[kind]
         if key not in groups:

@@ -6,6 +6,7 @@ from typing import Final
 
 from rackgate.api.resources import GANG_WORKLOADS, OSMO_POOLS, PODS, WORKLOADS, Resource
 from rackgate.jobframework.generic_job import JobLike
+from rackgate.jobframework.pod_group.gang_group import GangGroup
 from rackgate.jobframework.pod_group.pod_group import PodGroup
 from rackgate.jobframework.registry import kind_of
 from rackgate.kube.events import EventRecorder, EventType, Regarding
@@ -29,10 +30,20 @@ class Reporter:
         self._record(WORKLOADS, workload.metadata, reason, _ADMISSION, note, warning=warning)
 
     def job(self, job: JobLike, reason: str, note: str, *, warning: bool = False) -> None:
-        """An Event on a job of any kind; of a group of pods on its oldest pod."""
+        """An Event on a job of any kind; of a group of pods on its oldest pod.
+
+        A gang that has no pods has its Workload of gangs.
+        """
         if isinstance(job, PodGroup) and job.pods:
             meta = job.pods[0].metadata
             self._record(PODS, meta, reason, _RECONCILE, note, warning=warning)
+            return
+        if isinstance(job, GangGroup):
+            found = job.instance
+            own = Meta(
+                name=found.workload, namespace=job.metadata.namespace, uid=found.workload_uid
+            )
+            self.gang(own, reason, note, warning=warning)
             return
         resource = kind_of(job).resource
         self._record(resource, job.metadata, reason, _RECONCILE, note, warning=warning)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from sys import intern
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -34,6 +35,7 @@ UNKNOWN_POLL_S: Final = 1.0
 # Every managed plain pod, bound or not, ended or not.
 GROUP_PODS: Final = {"labelSelector": f"{names.MANAGED_LABEL}={MANAGED}"}
 _POD_LABELS: Final = (names.PODSET_LABEL, names.MANAGED_LABEL, names.POD_GROUP_LABEL)
+_GANG_POD_LABELS: Final = (*_POD_LABELS, names.GANG_ID_LABEL)
 _POD_ANNOTATIONS: Final = (
     names.WORKLOAD_ANNOTATION,
     names.GANG_LINK_ANNOTATION,
@@ -99,10 +101,15 @@ class _PodView(core.View, frozen=True):
 _decode_pod = msgspec.json.Decoder(_PodView).decode
 
 
-def decode_pod(raw: bytes | msgspec.Raw) -> core.Pod:
+def decode_pod(raw: bytes | msgspec.Raw, *, gangs: bool = False) -> core.Pod:
     """A bound pod: its node, requests and owner.
 
     Pods of one job are similar: equal parts are stored once for all of them.
+
+    Args:
+        raw: the object.
+        gangs: with the id of its gang. Only a policy of `deploy/gangs` makes sure that no user
+            writes it.
     """
     view = _decode_pod(raw)
     found, spec = view.metadata, view.spec
@@ -113,7 +120,7 @@ def decode_pod(raw: bytes | msgspec.Raw) -> core.Pod:
         resource_version=found.resource_version,
         deletion_timestamp=found.deletion_timestamp,
         deletion_grace_period_seconds=found.deletion_grace_period_seconds,
-        labels=_interned(_select_keys(found.labels, _POD_LABELS)),
+        labels=_interned(_select_keys(found.labels, _GANG_POD_LABELS if gangs else _POD_LABELS)),
         annotations=_interned(_select_keys(found.annotations, _POD_ANNOTATIONS)),
         owner_references=_interned(found.owner_references),
     )
@@ -349,14 +356,14 @@ class Watches:
         child_jobs: child Jobs of JobSets, managed or not.
         osmo: pools, only with the gate.
         gangs: Workloads of gangs, only with the gate.
-        group_pods: plain pods, only with the gate.
+        group_pods: plain pods, and pods of gangs that no managed job owns; only with a gate.
     """
 
     def __init__(
         self, client: Client, *, osmo: bool = False, gangs: bool = False, pod_groups: bool = False
     ) -> None:
         self.nodes = Watch(client, resources.NODES, decoder(core.Node))
-        self.pods = Watch(client, resources.PODS, decode_pod, BOUND)
+        self.pods = Watch(client, resources.PODS, partial(decode_pod, gangs=gangs), BOUND)
         self.namespaces = Watch(client, resources.NAMESPACES, decoder(core.Namespace))
         self.limit_ranges = Watch(client, resources.LIMIT_RANGES, decoder(core.LimitRange))
         self.runtime_classes = Watch(client, resources.RUNTIME_CLASSES, decoder(core.RuntimeClass))
@@ -379,7 +386,9 @@ class Watches:
             OptionalWatch(client, resources.GANG_WORKLOADS, decode_gang_workload) if gangs else None
         )
         self.group_pods = (
-            Watch(client, resources.PODS, decode_group_pod, GROUP_PODS) if pod_groups else None
+            Watch(client, resources.PODS, decode_group_pod, GROUP_PODS)
+            if pod_groups or gangs
+            else None
         )
 
     async def wait_confirmed(self) -> None:

@@ -121,10 +121,15 @@ GANG_VERSION: Final = "v1alpha1"
 GANG_LINK_ANNOTATION: Final = f"{GANG_GROUP}/workload"
 GANG_GATE: Final = f"{GANG_GROUP}/gang"
 GANG_RUN_ANNOTATION: Final = f"{GANG_GROUP}/run"
-# On started jobs: the gangs of this run, as JSON. Changes of the Workload count from the next run.
+# On started jobs, and on Workloads of Kueue's API of gangs of pods: the gangs of this run, as JSON.
+# Changes of the Workload count from the next run.
 GANG_RUN_SPEC_ANNOTATION: Final = f"{GANG_GROUP}/run-spec"
 # On pods: the group that they belong to, if no label of their controller names it.
 GANG_PART_LABEL: Final = f"{GANG_GROUP}/group"
+# On pods that no managed job owns: the gang that they were started with. Only the assigner sets it.
+GANG_ID_LABEL: Final = f"{GANG_GROUP}/gang-id"
+# On the same pods: UID of the Workload of Kueue's API. A gang that runs again gets another one.
+GANG_WORKLOAD_UID_ANNOTATION: Final = f"{GANG_GROUP}/workload-uid"
 # On jobs: the spec of a Workload of gangs as JSON, one for each run; what is a gang in a JobSet.
 GANG_TEMPLATE_ANNOTATION: Final = f"{GANG_GROUP}/workload-template"
 GANG_PER_ANNOTATION: Final = f"{GANG_GROUP}/gang-per"

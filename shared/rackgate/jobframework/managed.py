@@ -20,7 +20,7 @@ from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import SUSPEND, GenericJob, Manifest
 from rackgate.jobframework.injection import injection_ops, remove_injection_ops
 from rackgate.jobframework.jsonpatch import JsonPatchOp
-from rackgate.jobframework.pod_group.membership import group_uid
+from rackgate.jobframework.pod_group.membership import group_uid, is_gang_id
 from rackgate.jobframework.registry import CLEANUP_LABELS, find_kind
 from rackgate.jobframework.templates import is_suspended, items, labels_of, section
 from rackgate.wire.core import Meta
@@ -133,8 +133,11 @@ def is_group_pod(meta: Meta) -> bool:
     """Whether a pod is one of a group of plain pods, or alone and managed.
 
     A pod that a managed kind controls never is, whatever its labels say: any user may write them
-    into its template.
+    into its template. A pod with the label of a gang is one: only the assigner writes it, when it
+    starts a pod that no managed job owns.
     """
+    if is_gang_id(group_uid(meta.uid, meta.namespace, meta.labels)):
+        return True
     owner = meta.controller
     if owner is not None and find_kind(owner.api_version, owner.kind) is not None:
         return False

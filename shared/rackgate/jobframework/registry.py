@@ -8,6 +8,8 @@ from rackgate.features import Features
 from rackgate.jobframework.generic_job import GenericJob, JobLike
 from rackgate.jobframework.job.batch_job import BatchJob
 from rackgate.jobframework.jobset.jobset import JobSetJob
+from rackgate.jobframework.pod_group.gang_group import GangGroupJob
+from rackgate.jobframework.pod_group.membership import is_gang_id
 from rackgate.jobframework.pod_group.pod_group import PlainPodJob, PodGroupJob
 from rackgate.jobframework.raycluster.raycluster import RayClusterJob
 from rackgate.wire.kueue import Workload
@@ -36,7 +38,10 @@ for _kind in (JOB, JOBSET, RAYCLUSTER):
 # Of the decoded form alone: no manifest is a group, and plain pods are watched apart.
 PLAIN_POD: Final = PlainPodJob()
 POD_GROUP: Final = PodGroupJob()
-POD_KINDS: Final = (PLAIN_POD, POD_GROUP)
+GANG: Final = GangGroupJob()
+POD_KINDS: Final = (PLAIN_POD, POD_GROUP, GANG)
+# They have the name of their Workload.
+NAMED_AS_WORKLOAD: Final = (POD_GROUP, GANG)
 _BY_TYPE.update({kind.object_type: kind for kind in POD_KINDS})
 
 
@@ -65,12 +70,12 @@ def has_child_jobs(api_version: str, kind: str) -> bool:
 def owner_of(workload: Workload) -> tuple[GenericJob[Any], str] | None:
     """Kind and `namespace/name` of the job that controls a Workload.
 
-    None if its controller is not a job: a slice belongs to another Workload. A group of pods has
-    the name of its Workload.
+    None if its controller is not a job: a slice belongs to another Workload. A group of pods, and a
+    gang of pods, have the name of their Workload.
     """
     owner = workload.metadata.controller
     if workload.is_of_pod_group:
-        return POD_GROUP, workload.metadata.key
+        return GANG if is_gang_id(workload.job_uid) else POD_GROUP, workload.metadata.key
     if owner is not None and (owner.kind, owner.api_version) == (PLAIN_POD.name, "v1"):
         return PLAIN_POD, f"{workload.metadata.namespace}/{owner.name}"
     kind = find_kind(owner.api_version, owner.kind) if owner is not None else None

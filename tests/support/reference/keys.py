@@ -139,9 +139,20 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
             ),
             (
                 "scheduling.rackgate.dev/run-spec",
-                "job (annotation)",
+                "job, Workload of Kueue (annotation)",
                 "The gangs of the present run as JSON: changes of the Workload of gangs count from the next run."
-                " Rackgate writes it at the start and removes it at the stop.",
+                " Rackgate writes it at the start of a job and removes it at the stop. Of pods that no managed job"
+                " owns, their Workload of Kueue has it.",
+            ),
+            (
+                "scheduling.rackgate.dev/gang-id",
+                "pod (label)",
+                "The gang with which a pod was started that no managed job owns. Rackgate writes it.",
+            ),
+            (
+                "scheduling.rackgate.dev/workload-uid",
+                "pod (annotation)",
+                "UID of the Workload of Kueue under which such a pod was started. Rackgate writes it.",
             ),
             (
                 "scheduling.rackgate.dev/run",

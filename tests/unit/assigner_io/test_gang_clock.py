@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from rackgate.api.names import EvictionReason
 from rackgate.gang.expand import expand
+from rackgate.gang.run_spec import encode_run_spec
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate.wire.batch import Job
@@ -20,7 +21,7 @@ from rackgate.wire.core import Condition, Meta
 from rackgate.wire.kueue import PodSet, Workload, WorkloadSpec, WorkloadStatus
 from rackgate_assigner.gangs.pods_controller import GangPods
 from rackgate_assigner.gangs.reactions import GangEviction, clock_skew_s
-from rackgate_assigner.gangs.run_spec import JobGang, encode_run_spec
+from rackgate_assigner.gangs.run_spec import JobGang
 from rackgate_assigner.workload.elapsed import ElapsedTimes, Moment
 
 ADMITTED = datetime(2026, 8, 1, 12, tzinfo=UTC)

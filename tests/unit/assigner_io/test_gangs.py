@@ -10,6 +10,7 @@ import pytest
 from rackgate.api.names import GANG_RUN_SPEC_ANNOTATION
 from rackgate.gang.expand import expand
 from rackgate.gang.lifecycle import GangChoice
+from rackgate.gang.run_spec import decode_run_spec, encode_run_spec
 from rackgate.gang.topology_requests import GangPodSet
 from rackgate.wire.core import Meta, OwnerReference
 from rackgate_assigner.gangs.gang_workload import GangWorkload, decode_gang_workload
@@ -21,7 +22,6 @@ from rackgate_assigner.gangs.plan import (
     GangJob,
     plan_gang,
 )
-from rackgate_assigner.gangs.run_spec import decode_run_spec, encode_run_spec
 
 JOB = "uid-of-the-job"
 SPEC: dict[str, Any] = {"gangGroups": [{"name": "gg", "minCount": 4, "scheduleTimeoutSeconds": 60}]}

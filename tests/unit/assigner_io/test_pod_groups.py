@@ -38,6 +38,7 @@ from rackgate_assigner.watches import decode_workload
 
 AT = "2026-11-24T07:00:00Z"
 GROUP_UID = uid_of_group("ns", "train")
+TRAIN = Meta(name="train", namespace="ns", uid="k")
 
 
 def pod(
@@ -399,7 +400,7 @@ def test_a_start_adds_what_the_flavor_needs_in_one_write() -> None:
     gated = pod("a", spec={"nodeSelector": {"a": "1"}, "tolerations": [{"key": "own"}]})
     toleration = Toleration(key="gpu", operator="Exists")
     info = PodSetInfo(role_of(), tas=False, node_labels={"b": "2"}, tolerations=[toleration])
-    patch = start_patch(gated, info, "train")
+    patch = start_patch(gated, info, TRAIN)
     assert patch == {
         "metadata": {
             "uid": "uid-a",
@@ -416,7 +417,7 @@ def test_a_start_adds_what_the_flavor_needs_in_one_write() -> None:
 
 
 def test_with_topology_the_gate_stays_for_the_ungater() -> None:
-    patch = start_patch(pod("a"), PodSetInfo(role_of(), tas=True), "train")
+    patch = start_patch(pod("a"), PodSetInfo(role_of(), tas=True), TRAIN)
     assert isinstance(patch, dict)
     assert "schedulingGates" not in patch["spec"]
     assert patch["metadata"]["labels"][names.TAS_LABEL] == names.TAS_LABEL_VALUE
@@ -424,7 +425,7 @@ def test_with_topology_the_gate_stays_for_the_ungater() -> None:
 
 def test_a_pod_that_contradicts_its_flavor_does_not_start() -> None:
     other = pod("a", spec={"nodeSelector": {"zone": "1"}})
-    found = start_patch(other, PodSetInfo(role_of(), tas=False, node_labels={"zone": "2"}), "train")
+    found = start_patch(other, PodSetInfo(role_of(), tas=False, node_labels={"zone": "2"}), TRAIN)
     assert isinstance(found, StartConflict)
 
 

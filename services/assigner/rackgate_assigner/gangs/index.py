@@ -14,6 +14,7 @@ from rackgate.api import names
 from rackgate.features import Features
 from rackgate.gang.lifecycle import GangChoice, choose_gang, own_name
 from rackgate.gang.nesting import encode_nesting
+from rackgate.gang.run_spec import decode_run_spec, encode_run_spec
 from rackgate.gang.topology_requests import GangPodSet, Rejected, Requests, topology_requests
 from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.registry import kind_of
@@ -22,7 +23,7 @@ from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.gangs.gang_workload import GangWorkload
 from rackgate_assigner.gangs.holds import NO_REQUESTS, Hold, find_hold, is_owned_by
-from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang, decode_run_spec, encode_run_spec
+from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
 
 
 class JobKey(NamedTuple):

@@ -14,7 +14,10 @@ import structlog
 
 from rackgate.api.names import WORKLOAD_ANNOTATION, WorkloadCondition
 from rackgate.api.resources import PODS
+from rackgate.gang.run_spec import RunSpec, decode_run_text
 from rackgate.jobframework.generic_job import JobLike
+from rackgate.jobframework.managed import owner_uid_of_pod
+from rackgate.jobframework.pod_group.gang_group import GangGroup
 from rackgate.jobframework.podsets import total_pods
 from rackgate.jobframework.registry import kind_of
 from rackgate.kube.client import Client
@@ -36,7 +39,7 @@ from rackgate_assigner.gangs.reactions import (
     terminates_all,
     was_ready,
 )
-from rackgate_assigner.gangs.run_spec import JobGang, RunSpec, decode_run_text
+from rackgate_assigner.gangs.run_spec import JobGang
 from rackgate_assigner.workload.elapsed import Elapsed
 
 log = structlog.get_logger()
@@ -53,8 +56,8 @@ class _Run:
         own_clock: the time runs from there, because wall clocks differ too much.
         checked_s: gangs with at most this time were bound.
         looked: its pods were read at least once, for lost ones.
-        gone: pods that the watch shows no more, or that are being deleted: by UID, the name and the
-            UID of the controller.
+        gone: pods that the watch shows no more, or that are being deleted: by UID, the name and
+            `owner_uid_of_pod`.
     """
 
     run: str
@@ -87,9 +90,10 @@ class GangPods:
         meta = pod.metadata
         key = f"{meta.namespace}/{meta.annotations.get(WORKLOAD_ANNOTATION, '')}"
         known, workload = self._runs.get(key), self._workloads.get(key)
-        if known is None or workload is None or meta.controller is None:
+        owner = owner_uid_of_pod(meta)
+        if known is None or workload is None or not owner:
             return None
-        known.gone[meta.uid] = meta.name, meta.controller.uid
+        known.gone[meta.uid] = meta.name, owner
         return workload
 
     def check(
@@ -129,7 +133,12 @@ class GangPods:
 
     def _suspects(self, job: JobLike, known: _Run, found: RunSpec) -> dict[str, str] | None:
         """Pods that may be lost; None if none of them would matter."""
-        if not terminates_all(found.spec) or WORKLOAD_ANNOTATION not in job.metadata.annotations:
+        is_started = (
+            job.has_started
+            if isinstance(job, GangGroup)
+            else WORKLOAD_ANNOTATION in job.metadata.annotations
+        )
+        if not terminates_all(found.spec) or not is_started:
             known.gone.clear()
             return None
         return {uid: name for uid, (name, _) in known.gone.items()}
@@ -143,7 +152,7 @@ class GangPods:
             job: as stored.
             workload: its admitted Workload.
             check: what to look at.
-            controllers: UIDs of the job and of its child Jobs.
+            controllers: UIDs of the job and of its child Jobs; for a gang of pods its id.
         """
         key = workload.metadata.key
         known = self._runs.get(key)

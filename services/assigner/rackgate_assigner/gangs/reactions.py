@@ -33,6 +33,7 @@ from rackgate.gang.expand import DEFAULT_TIMEOUT_S
 from rackgate.gang.levels import Object
 from rackgate.gang.link import link_of, run_id
 from rackgate.gang.readiness import GangState, Member, gangs_of
+from rackgate.jobframework.managed import owner_uid_of_pod
 from rackgate.jobframework.templates import RESERVED_GATES
 from rackgate.wire.core import Pod
 from rackgate.wire.kueue import RequeueState, Workload
@@ -299,14 +300,14 @@ def pods_of(
 
     Args:
         pods: as read.
-        controllers: UIDs of the job and of its child Jobs.
+        controllers: UIDs of the job and of its child Jobs; for a gang of pods its id.
         workload: name of the Workload of Kueue's API.
         gang: name of the Workload of gangs.
     """
     found = []
     for pod in pods:
-        owner, annotations = pod.metadata.controller, pod.metadata.annotations
-        if owner is None or owner.uid not in controllers:
+        annotations = pod.metadata.annotations
+        if owner_uid_of_pod(pod.metadata) not in controllers:
             continue
         if annotations.get(WORKLOAD_ANNOTATION) == workload and link_of(annotations) == gang:
             found.append(gang_pod(pod))

@@ -26,7 +26,7 @@ from rackgate_assigner.gangs.reactions import admission_run
 from rackgate_assigner.workload.conditions import FALSE, TRUE, Change
 
 # The object stays small at any number of gangs.
-MAX_GANGS: Final = 16
+MAX_GANGS: Final = 32
 MAX_TEXT: Final = 160
 _SHOWN_PODS: Final = 3
 
@@ -103,7 +103,7 @@ def summarize(gang: GangWorkload, use: Use | None) -> Summary:
         listed = [_gang_status(one, phase) for one in found if one.bound < one.min_count]
         if listed:
             fields["gangs"] = listed[:MAX_GANGS]
-    scheduled = Change(GANG_SCHEDULED, FALSE if waits else TRUE, reason, _short(message))
+    scheduled = Change(GANG_SCHEDULED, FALSE if waits else TRUE, reason, short(message))
     return Summary((*_conditions(gang, use, no_part), scheduled), fields)
 
 
@@ -115,13 +115,13 @@ def _conditions(gang: GangWorkload, use: Use, no_part: Sequence[str]) -> list[Ch
     )
     matched = TRUE if reason == "AllMatched" else FALSE
     return [
-        Change(PODS_MATCHED, matched, reason, _short(message)),
+        Change(PODS_MATCHED, matched, reason, short(message)),
         *_topology_conditions(use.topology),
         Change(
             EXCLUSIVE,
             FALSE if shared else TRUE,
             HoldReason.SHARED if shared else "OneJob",
-            _short(
+            short(
                 f"the job {use.shared_with} names it, too, and waits for {use.name}"
                 if shared
                 else f"only the job {use.name} uses it"
@@ -177,14 +177,14 @@ def _is_in(part: Part | None, group: str) -> bool:
 
 def _topology_conditions(topology: Requests | Rejected) -> tuple[Change, Change]:
     if isinstance(topology, Rejected):
-        text = _short(f"{topology.path}: {topology.message}")
+        text = short(f"{topology.path}: {topology.message}")
         return (
             Change(TOPOLOGY_VALID, FALSE, topology.reason, text),
             Change(TOPOLOGY_ENFORCED, FALSE, RejectedReason.NOT_SUPPORTED, text),
         )
     valid = Change(TOPOLOGY_VALID, TRUE, "Valid", "the topology requests can be used")
     if topology.not_enforced:
-        text = _short(f"no effect: {', '.join(topology.not_enforced)}")
+        text = short(f"no effect: {', '.join(topology.not_enforced)}")
         return valid, Change(TOPOLOGY_ENFORCED, FALSE, RejectedReason.NOT_SUPPORTED, text)
     text = "the topology requests decide the placement"
     return valid, Change(TOPOLOGY_ENFORCED, TRUE, "Enforced", text)
@@ -250,5 +250,6 @@ def _gang_status(state: GangState, phase: str) -> dict[str, Any]:
     return found
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """A text of limited length."""
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

@@ -15,6 +15,8 @@ from rackgate.wire.kueue import Workload
 from rackgate_assigner.gangs.bound_pods import BoundPods
 from rackgate_assigner.gangs.gang_workload import GangWorkload, encode_summary
 from rackgate_assigner.gangs.index import GangIndex, JobKey
+from rackgate_assigner.gangs.instance_status import InstanceUse, summarize_instances
+from rackgate_assigner.gangs.instances import GangInstances
 from rackgate_assigner.gangs.status import TYPES, Use, summarize
 from rackgate_assigner.gangs.writer import GangWriter
 from rackgate_assigner.workload.conditions import condition_list, differs
@@ -36,6 +38,7 @@ class GangStatusController:
         writer: GangWriter,
         *,
         bound_pods: Callable[[str], BoundPods],
+        instances: GangInstances | None = None,
         workers: int = 4,
         interval_s: float = INTERVAL_S,
     ) -> None:
@@ -48,12 +51,13 @@ class GangStatusController:
             gangs: Workloads of gangs, by `namespace/name`.
             writer: for Workloads of gangs.
             bound_pods: of a job, by its uid.
+            instances: gangs of pods that no managed job owns.
             workers: objects that are written at the same time.
             interval_s: see `INTERVAL_S`.
         """
         self._index, self._jobs, self._workloads = index, jobs, workloads
         self._gangs, self._writer, self._bound_pods = gangs, writer, bound_pods
-        self._interval_s = interval_s
+        self._interval_s, self._instances = interval_s, instances
         self.queue = WorkQueue[str]("gang-status", self._reconcile, workers=workers)
 
     async def run(self) -> None:
@@ -70,9 +74,10 @@ class GangStatusController:
         if gang is None or gang.metadata.deletion_timestamp is not None:
             return
         use = self._use(key, gang)
-        if use is None and not gang.conditions:
+        own = self._instance_use(key) if use is None else None
+        if use is None and own is None and not gang.conditions:
             return  # no job has used it yet
-        found = summarize(gang, use)
+        found = summarize(gang, use) if own is None else summarize_instances(gang, own)
         same = encode_summary(found.fields) == gang.summary
         if same and not differs(gang.conditions, found.changes):
             return
@@ -82,7 +87,7 @@ class GangStatusController:
             found.changes,
             now=rfc3339(clock.now()),
             generation=gang.metadata.generation,
-            drop=[] if use is not None else TYPES[:-1],
+            drop=[] if use is not None or own is not None else TYPES[:-1],
         )
         try:
             await self._writer.write_status(gang.metadata, {**found.fields, "conditions": listed})
@@ -111,6 +116,12 @@ class GangStatusController:
             second.name.partition("/")[2] if second is not None else "",
             self._index.hold(job),
         )
+
+    def _instance_use(self, key: str) -> InstanceUse | None:
+        if self._instances is None:
+            return None
+        groups, mismatched = self._instances.groups(key), self._instances.mismatched(key)
+        return InstanceUse(groups, mismatched) if groups or mismatched else None
 
     def _job(self, key: JobKey) -> JobLike | None:
         return self._jobs.get(key.kind, {}).get(key.name)

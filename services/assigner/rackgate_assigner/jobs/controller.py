@@ -21,6 +21,7 @@ from rackgate.api.resources import JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS
 from rackgate.features import DEFAULTS, Features
 from rackgate.jobframework.generic_job import GenericJob, JobLike
 from rackgate.jobframework.managed import is_child_of_job
+from rackgate.jobframework.pod_group.gang_group import GangGroup
 from rackgate.jobframework.pod_group.pod_group import PodGroup
 from rackgate.jobframework.podsets import pods_without_gate, total_pods
 from rackgate.jobframework.registry import KINDS, POD_KINDS, kind_of, owner_of
@@ -47,6 +48,7 @@ from rackgate_assigner.jobs.plan import (
     plan_unmanaged_job,
     reclaimed_pods,
 )
+from rackgate_assigner.jobs.pod_groups.gang_state import kept_s, late_pods, read_gang_state
 from rackgate_assigner.jobs.pod_groups.state import pods_without_podset, read_group_state
 from rackgate_assigner.jobs.pod_groups.writer import PodGroupWriter
 from rackgate_assigner.jobs.state import (
@@ -71,6 +73,7 @@ from rackgate_assigner.workqueue import WorkQueue
 
 if TYPE_CHECKING:
     from rackgate_assigner.gangs.index import GangIndex
+    from rackgate_assigner.gangs.instances import GangInstances
 
 POLL_S: Final = 0.5
 PODS_LEFT_POLL_S: Final = 30.0
@@ -117,6 +120,7 @@ class JobController:
         gang_pods: GangPods | None = None,
         gang_timeout_limit: int | None = None,
         pods: PodGroupWriter | None = None,
+        instances: GangInstances | None = None,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -140,8 +144,9 @@ class JobController:
             gang_pods: their pods.
             gang_timeout_limit: evictions because of gangs before a deactivation; None: it has none.
             pods: for groups of plain pods; None: they are not managed.
+            instances: gangs of pods that no managed job owns; None: gang scheduling is off.
         """
-        self._gangs, self._gang_pods = gangs, gang_pods
+        self._gangs, self._gang_pods, self._instances = gangs, gang_pods, instances
         self._gang_timeout_limit = gang_timeout_limit
         self._unmanaged = unmanaged_namespaces(system_namespace)
         self.queue = WorkQueue[Key]("jobs", self._reconcile, workers=workers)
@@ -350,6 +355,7 @@ class JobController:
             and has_its_done_pods
             and job_state.stopped
             and not spec_ops(job, workload, job_state)
+            and not (isinstance(job, GangGroup) and job_state.workload_ops)
             and not self._is_held(job)
         ):
             return True
@@ -388,6 +394,18 @@ class JobController:
             await self._reconcile_job(key, job)
         else:
             await self._reconcile_unmanaged_job(key, job)
+            if isinstance(job, GangGroup):
+                await self._release_without_queue(job)
+
+    async def _release_without_queue(self, group: GangGroup) -> None:
+        """A pod that is in no gang, and in no queue that counts, is not held any more (GNG-10)."""
+        if self._pods is None or not group.instance.pod or group.hold:
+            return
+        if await self._pods.release(group):
+            note = (
+                f'released: no gang group of Workload of gangs "{group.instance.workload}" holds it'
+            )
+            self._report.job(group, "Released", note)
 
     async def _is_reconciled(self, job: JobLike) -> bool:
         """Whether Rackgate acts on this job itself, not only on its owner.
@@ -479,6 +497,8 @@ class JobController:
 
     def _is_held(self, job: JobLike) -> bool:
         """Whether its Workload of gangs does not allow its admission; plain pods have none."""
+        if isinstance(job, GangGroup):
+            return bool(job.hold)
         if self._gangs is None or isinstance(job, PodGroup):
             return False
         return self._gangs.hold(job) is not None
@@ -508,7 +528,13 @@ class JobController:
 
     async def _tidy(self, group: PodGroup, workload: Workload | None, pods: PodGroupWriter) -> None:
         """What pods need that no Workload decides: surplus ones go, and ended ones are released."""
-        if group.total == 0:
+        if isinstance(group, GangGroup):
+            if self._instances is not None:
+                self._instances.set_apart(
+                    group.metadata.key,
+                    late_pods(group, workload, apart=self._instances.apart(group.metadata.key)),
+                )
+        elif group.total == 0:
             note = (
                 f"metadata.annotations[{names.POD_GROUP_TOTAL_ANNOTATION}] of the oldest pod is not"
                 " the number of pods of the group: delete the pods, and create them with it"
@@ -546,6 +572,7 @@ class JobController:
         beyond_admission = self._pods_beyond_admission(job, workload)
         if workload is None:
             return self._job_state(job, workload, beyond_admission=beyond_admission)
+        waits_s = 0.0
         now = Moment(clock.now(), clock.monotonic())
         elapsed = self._elapsed.at(workload.metadata.key, now)
         missing = None
@@ -554,23 +581,28 @@ class JobController:
             missing = self._timeouts.missing_pods(workload, elapsed, staged=staged)
         paused = backoff_remaining_s(workload, elapsed)
         execution = execution_time(workload, elapsed)
-        kept_s = self._retention.remaining_s(workload, elapsed)
+        retained_s = self._retention.remaining_s(workload, elapsed)
+        if isinstance(job, GangGroup) and not job.pods:
+            waits_s = kept_s(workload, elapsed, paused)
         for delay_s in (
-            kept_s,
+            waits_s,
+            retained_s,
             missing.remaining_s if missing is not None else None,
             execution.remaining_s if execution is not None else None,
             paused,
         ):
             if delay_s is not None and delay_s > 0:
                 self.queue.add_later(key, delay_s)
-        job_state = self._job_state(job, workload, beyond_admission=beyond_admission)
+        job_state = self._job_state(
+            job, workload, beyond_admission=beyond_admission, waits=waits_s > 0
+        )
         timed_out = None
         # Lost pods of a suspended job are those of an earlier run.
         is_lost = missing is not None and missing.cause is UnderlyingCause.WAIT_FOR_RECOVERY
         due = not job_state.ready and not (is_lost and job_state.suspended)
         if missing is not None and missing.remaining_s <= 0 and due:
             timed_out = self._timeouts.time_out(workload, missing.cause, now.wall)
-        retention_over = kept_s is not None and kept_s <= 0
+        retention_over = retained_s is not None and retained_s <= 0
         gang_check = None
         if self._gang_pods is not None:
             live = self._live_pods(job.metadata.uid).running
@@ -647,7 +679,8 @@ class JobController:
             await self._executor.execute(None, action)
             return
         owner = owner_of(workload)
-        if owner is None or (owner[0] in POD_KINDS and self._pods is None):
+        is_plain = owner is not None and owner[0] in POD_KINDS
+        if owner is None or (is_plain and owner[0].name not in self._stores.jobs):
             return  # The controller of that kind handles it.
         job = self.job_for(workload)
         if job is not None:
@@ -759,11 +792,25 @@ class JobController:
         return max(count.total, reported)
 
     def _job_state(
-        self, job: JobLike, workload: Workload | None, *, beyond_admission: int = 0
+        self,
+        job: JobLike,
+        workload: Workload | None,
+        *,
+        beyond_admission: int = 0,
+        waits: bool = False,
     ) -> JobState:
         priority = resolve_priority(
             job, self._stores.workload_priority_classes, self._stores.priority_classes
         )
+        if isinstance(job, GangGroup):
+            return read_gang_state(
+                job,
+                workload,
+                priority,
+                live_pods=self._remaining_pods(job),
+                beyond_admission=beyond_admission,
+                waits=waits,
+            )
         if isinstance(job, PodGroup):
             live_pods = self._remaining_pods(job)
             return read_group_state(

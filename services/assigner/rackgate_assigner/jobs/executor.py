@@ -113,7 +113,8 @@ class ActionExecutor:
     async def read_job(self, kind: GenericJob[Any], key: str) -> JobLike | None:
         """A job as stored now, None if there is none."""
         if kind in POD_KINDS:
-            return None if self._pods is None else await self._pods.read(kind.name, key)
+            watched = self._stores.jobs.get(kind.name, {}).get(key)
+            return None if self._pods is None else await self._pods.read(kind.name, key, watched)
         namespace, _, name = key.partition("/")
         seen = self._stores.jobs.get(kind.name, {}).get(key)
         known = seen.metadata.resource_version if seen is not None else ""

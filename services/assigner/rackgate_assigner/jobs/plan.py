@@ -428,7 +428,9 @@ def _plan_finished_workload(job: JobLike, workload: Workload, job_state: JobStat
     if job_state.started or not job_state.suspended:
         return _stop_job(job_state, "its Workload is finished")
     queue_changed = job.metadata.labels.get(names.QUEUE_LABEL, "") != workload.spec.queue_name
-    if job_state.inactive and (queue_changed or podsets_differ(workload, job_state.podsets)):
+    if job_state.inactive and (
+        queue_changed or job_state.runs_again or podsets_differ(workload, job_state.podsets)
+    ):
         return DeleteWorkload(
             workload, f"the {job_state.kind} was changed after its Workload finished"
         )

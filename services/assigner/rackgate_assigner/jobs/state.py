@@ -38,7 +38,7 @@ from rackgate.jobframework.podsets import (
     topology_by_podset,
     without_empty,
 )
-from rackgate.jobframework.registry import POD_GROUP, kind_of
+from rackgate.jobframework.registry import NAMED_AS_WORKLOAD, kind_of
 from rackgate.jobframework.templates import (
     RESERVED_ANNOTATIONS,
     RESERVED_LABELS,
@@ -128,6 +128,7 @@ class JobState:
         gang_check: why the pods of its gangs are to be read now; None if they need not be.
         gang_eviction: why its gangs require an eviction, as the pods that were read show.
         workload_ops: operations on its Workload that do not concern its spec.
+        runs_again: pods of another run wait since its Workload has finished.
     """
 
     kind: str = "Job"
@@ -155,6 +156,7 @@ class JobState:
     gang_check: GangCheck | None = None
     gang_eviction: GangTimedOut | None = None
     workload_ops: tuple[JsonPatchOp, ...] = ()
+    runs_again: bool = False
 
     @property
     def inactive(self) -> bool:
@@ -293,7 +295,7 @@ def nesting_differs(workload: Workload, gang: JobGang) -> bool:
 def workload_name_of(job: JobLike) -> str:
     """The name of a job's Workload; there is only one."""
     resource = kind_of(job).resource
-    if resource == POD_GROUP.resource:
+    if resource in [kind.resource for kind in NAMED_AS_WORKLOAD]:
         return job.metadata.name
     return workload_name(resource.kind, resource.group, job.metadata.name, job.metadata.uid)
 

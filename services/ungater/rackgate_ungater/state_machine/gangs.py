@@ -19,6 +19,7 @@ from typing import Final
 from rackgate.gang.link import run_id
 from rackgate.gang.membership import GangKey, Mismatch
 from rackgate.gang.readiness import GangState, Member, Waiting, gangs_of, least_of
+from rackgate.gang.run_spec import decode_run_text
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
 from rackgate_ungater.state_machine.gang_workloads import GangWorkload
 from rackgate_ungater.state_machine.gated_objects import GangPod, GatedPod, PodUid
@@ -141,7 +142,7 @@ def decide(
         pods: of its gangs.
         ungates: as the PodSets are planned, each pod by itself.
     """
-    workloads = workload_state.gangs.workloads if workload_state.gangs is not None else {}
+    workloads = _gang_workloads(workload_state)
     run = _run_of(workload_state)
     assigned = frozenset(ungate.pod.uid for ungate in ungates)
     by_link: dict[str, dict[str, GangPod]] = {}
@@ -235,7 +236,7 @@ def progress(workload_state: WorkloadState, owners: ChildJobOwners) -> tuple[int
     for pod in pods_of_gangs(workload_state, owners).members:
         members.setdefault(pod.link, []).append(_member(pod))
     complete, missing = 0, []
-    for link, workload in gangs.workloads.items():
+    for link, workload in _gang_workloads(workload_state).items():
         own = members.get(link, [])
         found = gangs_of(workload.spec, own, run=run, assigned={member.uid for member in own})
         for state in found.states:
@@ -253,21 +254,44 @@ def progress(workload_state: WorkloadState, owners: ChildJobOwners) -> tuple[int
     return complete, min(missing, default=0)
 
 
+def _gang_workloads(workload_state: WorkloadState) -> Mapping[str, GangWorkload]:
+    """By name, those that the pods of a Workload name, with the numbers that count now.
+
+    Pods that no job owns have a Workload for each gang. All its pods are members, and it keeps the
+    numbers of the run, whatever happens to the Workload of gangs meanwhile.
+    """
+    gangs, workload = workload_state.gangs, workload_state.workload
+    if gangs is None:
+        return {}
+    run = decode_run_text(workload.run_spec) if workload is not None else None
+    if run is None or workload is None:
+        return gangs.workloads
+    known = gangs.workloads.get(run.workload)
+    own = GangWorkload(
+        workload.namespace,
+        run.workload,
+        known.uid if known is not None else "",
+        known.resource_version if known is not None else "",
+        run.spec,
+    )
+    return {run.workload: own}
+
+
 def waiting_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> frozenset[str]:
     """UIDs of gated pods that wait for their gang, and not for a domain or a write of ours."""
-    gangs = workload_state.gangs
-    if gangs is None:
+    if workload_state.gangs is None:
         return frozenset()
+    workloads = _gang_workloads(workload_state)
     run = _run_of(workload_state)
     found: set[str] = set()
     members: dict[str, list[Member]] = {}
     for pod in pods_of_gangs(workload_state, owners).members:
-        if pod.link in gangs.workloads:
+        if pod.link in workloads:
             members.setdefault(pod.link, []).append(_member(pod))
         elif pod.gated:
             found.add(pod.uid)
     for link, own in members.items():
-        spec = gangs.workloads[link].spec
+        spec = workloads[link].spec
         gated = {member.uid for member in own if member.gated}
         found |= gated - gangs_of(spec, own, run=run, assigned=gated).releasable()
     return frozenset(found)

@@ -14,7 +14,7 @@ import msgspec
 from rackgate.api import names
 from rackgate.gang.link import link_of
 from rackgate.jobframework.managed import podset_of_pod
-from rackgate.jobframework.pod_group.membership import group_uid
+from rackgate.jobframework.pod_group.membership import group_uid, is_gang_id
 from rackgate.jobframework.registry import has_child_jobs
 from rackgate.wire.core import Condition, Meta, MetadataOnly, SchedulingGate, View
 from rackgate.wire.depth import tolerant
@@ -177,6 +177,7 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
         of_plain_pods: its pods are plain pods.
         parent: the Workload that this one is a slice of.
         merged: UIDs of slices that the counts already include.
+        run_spec: of a gang of pods that no job owns, the numbers of its run as JSON.
     """
 
     namespace: str
@@ -195,6 +196,7 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
     of_plain_pods: bool = False
     parent: WorkloadKey | None = None
     merged: tuple[str, ...] = ()
+    run_spec: str = ""
 
     @property
     def key(self) -> WorkloadKey:
@@ -215,6 +217,7 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
             and self.parent == other.parent
             and self.owned_by_jobset == other.owned_by_jobset
             and self.of_plain_pods == other.of_plain_pods
+            and self.run_spec == other.run_spec
         )
 
 
@@ -447,6 +450,9 @@ def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> Gate
         and (owner.kind, owner.api_version.partition("/")[0]) == ("Workload", names.GROUP)
         else None,
         merged=tuple(sorted(slice_.uid for slice_ in status.folded_slices)) if elastic else (),
+        run_spec=meta.annotations.get(names.GANG_RUN_SPEC_ANNOTATION, "")
+        if is_gang_id(group)
+        else "",
     )
 
 

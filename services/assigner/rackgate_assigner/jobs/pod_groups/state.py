@@ -17,6 +17,7 @@ from rackgate.api.names import WorkloadCondition
 from rackgate.jobframework.generic_job import JobOutcome
 from rackgate.jobframework.injection import StopAction, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.pod_group.gang_group import GangGroup, is_held
 from rackgate.jobframework.pod_group.pod_group import MAX_ROLES, PlainPod, PodGroup
 from rackgate.jobframework.pod_group.pods import GroupPod
 from rackgate.jobframework.podsets import counts_of, original_templates, stored_podsets
@@ -56,10 +57,10 @@ def read_group_state(
         suspended=not started,
         finished=_outcome(group),
         started=started,
-        stop=StopAction(_stop_phase(group), []),
+        stop=StopAction(stop_phase(group), []),
         injection_lost=started and workload is not None and bool(pods_to_start(group, workload)),
         ready=kind_of(group).pods_ready(group, {}),
-        reclaimable_pods=_succeeded(group),
+        reclaimable_pods=succeeded(group),
         live_pods=live_pods,
         beyond_admission=beyond_admission,
         workload_ops=() if workload is None else owner_ops(group, workload),
@@ -85,7 +86,8 @@ def _requested_podsets(group: PodGroup, workload: Workload | None) -> list[dict[
     ]
 
 
-def _stop_phase(group: PodGroup) -> StopPhase:
+def stop_phase(group: PodGroup) -> StopPhase:
+    """The next step if its pods must stop."""
     running = [pod for pod in group.pods if pod.started and not pod.over]
     if any(not pod.terminating for pod in running):
         return StopPhase.SUSPEND
@@ -108,7 +110,7 @@ def _outcome(group: PodGroup) -> JobOutcome | None:
     return None
 
 
-def _succeeded(group: PodGroup) -> dict[str, int]:
+def succeeded(group: PodGroup) -> dict[str, int]:
     """Pods that have done their work, by role."""
     found: dict[str, int] = {}
     for pod in group.pods:
@@ -130,12 +132,17 @@ def pods_to_start(group: PodGroup, workload: Workload) -> list[GroupPod]:
             room[pod.role.name] = room.get(pod.role.name, 0) - 1
     found = []
     for pod in group.pods:
-        if pod.started or not pod.active or names.ADMISSION_GATE not in pod.gates:
+        if pod.started or not pod.active or not _is_held(group, pod):
             continue
         if room.get(pod.role.name, 0) > 0 and templates.get(pod.role.name) == pod.role.template:
             room[pod.role.name] -= 1
             found.append(pod)
     return found
+
+
+def _is_held(group: PodGroup, pod: GroupPod) -> bool:
+    """Whether a gate keeps it from running: pods of gangs need no other one than theirs."""
+    return is_held(pod) if isinstance(group, GangGroup) else names.ADMISSION_GATE in pod.gates
 
 
 def pods_without_podset(group: PodGroup, workload: Workload) -> list[GroupPod]:
@@ -179,10 +186,11 @@ def pods_to_release(group: PodGroup, workload: Workload | None) -> list[GroupPod
         or workload.metadata.deletion_timestamp is not None
     )
     gone = all(pod.terminating for pod in group.pods)
+    past = group.past if isinstance(group, GangGroup) else ()
+    kept = [pod for pod in group.pods if pod.kept and pod.over]
     return [
-        pod
-        for pod in group.pods
-        if pod.kept and pod.over and (finished or (pod.terminating and (gone or not pod.succeeded)))
+        *(pod for pod in past if pod.kept),
+        *(pod for pod in kept if finished or (pod.terminating and (gone or not pod.succeeded))),
     ]
 
 

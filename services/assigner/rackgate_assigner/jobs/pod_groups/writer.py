@@ -14,17 +14,23 @@ from rackgate.api import names
 from rackgate.api.resources import PODS
 from rackgate.installation.uninstall import remove_finalizer_patch
 from rackgate.jobframework.injection import PodSetInfo, StartConflict
+from rackgate.jobframework.pod_group.gang_group import GangGroup
 from rackgate.jobframework.pod_group.membership import MANAGED
-from rackgate.jobframework.pod_group.pod_group import PlainPod, PodGroup, assemble
+from rackgate.jobframework.pod_group.pod_group import (
+    PlainPod,
+    PodGroup,
+    PodGroupSpec,
+    assemble,
+)
 from rackgate.jobframework.pod_group.pods import GroupPod, decode_group_pod
-from rackgate.jobframework.registry import PLAIN_POD
+from rackgate.jobframework.registry import PLAIN_POD, kind_of
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, NotFoundError
 from rackgate.wire.core import Meta, MetadataOnly
 from rackgate.wire.kueue import Workload
 from rackgate.wire.lists import page_items
 from rackgate_assigner.assumed_writes import AssumedWrites
-from rackgate_assigner.jobs.pod_groups.patches import start_patch
+from rackgate_assigner.jobs.pod_groups.patches import release_patch, start_patch
 from rackgate_assigner.jobs.pod_groups.state import (
     pods_to_delete,
     pods_to_release,
@@ -69,12 +75,13 @@ class PodGroupWriter:
     ) -> StartConflict | int:
         """Start the pods that have room; how many, or why none can start."""
         pods = pods_to_start(group, workload)
+        gang = group.metadata.uid if isinstance(group, GangGroup) else ""
         patches = []
         for pod in pods:
             info = infos.get(pod.role.name)
             if info is None:
                 continue
-            patch = start_patch(pod, info, workload.metadata.name)
+            patch = start_patch(pod, info, workload.metadata, gang=gang)
             if isinstance(patch, StartConflict):
                 return patch
             patches.append((pod, patch))
@@ -93,13 +100,30 @@ class PodGroupWriter:
         """Delete surplus pods, and release those that need not be kept; the surplus pods."""
         released = pods_to_release(group, workload)
         await _concurrently([partial(self._release, pod) for pod in released])
-        surplus = pods_to_delete(group)
+        # Pods that a gang does not need may belong to its next run.
+        surplus = [] if isinstance(group, GangGroup) else pods_to_delete(group)
         await self._delete(surplus)
         return surplus
 
-    async def read(self, kind: str, key: str) -> PodGroup | None:
-        """A group as stored now, None if it has no pods."""
+    async def release(self, group: GangGroup) -> int:
+        """Remove the gate of gangs from pods that are in no gang and in no queue; how many."""
+        held = [pod for pod in group.pods if names.GANG_GATE in pod.gates and pod.active]
+        await _concurrently([partial(self._start_pod, pod, release_patch(pod)) for pod in held])
+        return len(held)
+
+    async def read(self, kind: str, key: str, known: object = None) -> PodGroup | None:
+        """A group as stored now, None if it has no pods.
+
+        Args:
+            kind: of the group.
+            key: `namespace/name`.
+            known: the group as watched. Of a gang, its started pods are read.
+        """
         namespace, _, name = key.partition("/")
+        if isinstance(known, GangGroup):
+            selector = f"{names.MANAGED_LABEL}={MANAGED},{kind_of(known).pod_selector(known)}"
+            pods = await self._list(namespace, selector)
+            return msgspec.structs.replace(known, spec=PodGroupSpec(pods=tuple(pods)))
         if kind == PLAIN_POD.name:
             try:
                 pods = [decode_group_pod(await self._client.get(PODS.path(namespace, name)))]
@@ -107,13 +131,16 @@ class PodGroupWriter:
                 return None
         else:
             selector = f"{names.MANAGED_LABEL}={MANAGED},{names.POD_GROUP_LABEL}={name}"
-            pages = self._client.list_pages(PODS.path(namespace), {"labelSelector": selector})
-            pods = [decode_group_pod(raw) async for page in pages for raw in page_items(page)]
+            pods = await self._list(namespace, selector)
         if not pods:
             return None
         group = assemble(pods)
         alone = isinstance(group, PlainPod)
         return group if alone == (kind == PLAIN_POD.name) else None
+
+    async def _list(self, namespace: str, selector: str) -> list[GroupPod]:
+        pages = self._client.list_pages(PODS.path(namespace), {"labelSelector": selector})
+        return [decode_group_pod(raw) async for page in pages for raw in page_items(page)]
 
     async def _delete(self, pods: Sequence[GroupPod]) -> int:
         await _concurrently([partial(self._delete_pod, pod) for pod in pods])

@@ -1,0 +1,166 @@
+"""The whole ungater with gangs of pods that no managed job owns: their Workload has the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from rackgate.api import names
+from rackgate.api.resources import WORKLOADS
+from rackgate.gang.expand import expand
+from rackgate.gang.link import run_id
+from rackgate.gang.run_spec import encode_instance_spec
+from rackgate.jobframework.pod_group.membership import uid_of_gang
+from tests.support.apiserver import FakeApiServer
+from tests.support.waiting import until
+from tests.wire.gang_world import FIRST, ON, GangWorld, gates_of
+from tests.wire.ungater_world import R1, R2, Object, Replica
+
+GATES = (names.GANG_GATE,)
+UID = uid_of_gang("team", "train", "gg")
+OTHER = uid_of_gang("team", "other", "gg")
+RUN = run_id("k", FIRST)
+GROUP: Object = {"name": "gg", "minCount": 4}
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[GangWorld]:
+    async with FakeApiServer() as server:
+        yield GangWorld(server)
+
+
+@pytest.fixture
+async def start(world: GangWorld) -> AsyncIterator[Callable[..., Replica]]:
+    replicas: list[Replica] = []
+
+    def started(**settings: Any) -> Replica:
+        replicas.append(Replica(world.server, **{**ON, **settings}))
+        replicas[-1].lead()
+        return replicas[-1]
+
+    yield started
+    for replica in replicas:
+        await replica.kill()
+
+
+Start = Callable[..., Replica]
+
+
+async def settled(world: GangWorld, start: Start) -> Replica:
+    replica = start()
+    await replica.synced()
+    await until(lambda: replica.leads)
+    await world.seen(replica)
+    return replica
+
+
+def admitted(
+    world: GangWorld, counts: int | Mapping[Any, int], *, group: Object = GROUP, pod: str = ""
+) -> None:
+    """The Workload of the gang, as the assigner makes it."""
+    (canonical,) = expand({"gangGroups": [group]})["gangGroups"]
+    made = world.admitted(counts)
+    made["metadata"] |= {
+        "ownerReferences": [],
+        "annotations": {
+            names.GROUP_WORKLOAD_ANNOTATION: "true",
+            names.GANG_RUN_SPEC_ANNOTATION: encode_instance_spec(
+                "train", ["main"], canonical, pod=pod
+            ),
+        },
+        "labels": {names.JOB_UID_LABEL: UID},
+    }
+    world.server.put(WORKLOADS, made)
+
+
+def member(world: GangWorld, *numbers: int, gang: str = UID, **more: Any) -> None:
+    """Started pods of a StatefulSet."""
+    for number in numbers:
+        labels = {names.MANAGED_LABEL: "true", **({names.GANG_ID_LABEL: gang} if gang else {})}
+        world.member(number, gates=GATES, owner="set", labels=labels, **more)
+
+
+@pytest.mark.requirement("GNG-10")
+@pytest.mark.parametrize("counts", [4, {R1: 2, R2: 2}], ids=["quota", "topology"])
+async def test_started_pods_are_released_together_when_the_last_one_is_started(
+    world: GangWorld, start: Start, counts: Any
+) -> None:
+    world.gangs(GROUP)
+    admitted(world, counts)
+    member(world, 0, 1, 2)
+    replica = await settled(world, start)
+    assert world.free() == set()
+    member(world, 3)
+    await world.all_free(*(f"main-{number}" for number in range(4)))
+    await world.seen(replica)
+    assert set(world.runs().values()) == {RUN}
+    if not isinstance(counts, int):
+        assert world.counts() == {R1: 2, R2: 2}
+
+
+@pytest.mark.parametrize("gang", ["", OTHER], ids=["no id", "id of another gang"])
+async def test_a_pod_of_another_gang_neither_counts_nor_starts(
+    world: GangWorld, start: Start, gang: str
+) -> None:
+    world.gangs(GROUP)
+    admitted(world, 4)
+    member(world, 0, 1, 2)
+    member(world, 3, gang=gang)
+    replica = await settled(world, start)
+    assert world.free() == set()
+    member(world, 4)
+    await world.all_free("main-0", "main-1", "main-2", "main-4")
+    await world.seen(replica)
+    assert gates_of(world.all_pods()["main-3"]) == set(GATES)
+
+
+async def test_race_12_the_numbers_of_the_admission_count_not_those_that_were_edited(
+    world: GangWorld, start: Start
+) -> None:
+    world.gangs({"name": "gg", "minCount": 2})
+    admitted(world, 4)
+    member(world, 0, 1, 2)
+    await settled(world, start)
+    assert world.free() == set()
+    world.gangs({"name": "gg", "minCount": 9})
+    member(world, 3)
+    await world.all_free(*(f"main-{number}" for number in range(4)))
+
+
+async def test_race_13_the_workload_of_gangs_is_not_needed_after_the_admission(
+    world: GangWorld, start: Start
+) -> None:
+    admitted(world, 4)
+    member(world, 0, 1, 2, 3)
+    start()
+    await world.all_free(*(f"main-{number}" for number in range(4)))
+
+
+async def test_a_pod_that_starts_by_itself_waits_for_no_other(
+    world: GangWorld, start: Start
+) -> None:
+    world.gangs(GROUP)
+    admitted(world, 1, pod="uid")
+    member(world, 0)
+    start()
+    await world.all_free("main-0")
+
+
+@pytest.mark.requirement("GNG-12")
+async def test_race_10_a_gate_of_another_owner_holds_all(world: GangWorld, start: Start) -> None:
+    world.gangs(GROUP)
+    admitted(world, 4)
+    member(world, 0, 1, 2)
+    world.member(
+        3,
+        gates=(*GATES, "example.com/mine"),
+        owner="set",
+        labels={names.MANAGED_LABEL: "true", names.GANG_ID_LABEL: UID},
+    )
+    await settled(world, start)
+    assert world.free() == set()
+    gates = {"schedulingGates": [{"name": names.GANG_GATE}]}
+    world.change_member("main-3", spec=gates)
+    await world.all_free(*(f"main-{number}" for number in range(4)))
