@@ -6,7 +6,8 @@ made, its pods are held until all exist, and its status is written. The services
 between rounds, and warm up with a few Jobs that do not count.
 
 Compared is the CPU of all services per bound pod, pair by pair; the rest of the control plane is
-printed beside it, and what the assigner keeps of 1,000 Workloads of gangs. Exit code 1: the median is more than the aim above, or a Job is not whole.
+printed beside it, and what the assigner keeps of 1,000 Workloads of gangs. Exit code 1: the median
+is more than the aim above, or a Job is not whole.
 """
 
 from __future__ import annotations
