@@ -89,6 +89,7 @@ bench: controlplane ## measure against baselines in the same run
 	@$(STEP) "bench: memory while Jobs come and go" $(BIN)/python -m bench.soak
 	@$(STEP) "bench: pods ungated" $(BIN)/python -m bench.ungate
 	@$(STEP) "bench: gangs released" $(BIN)/python -m bench.gangs --gangs 200
+	@$(STEP) "bench: what gangs cost" $(BIN)/python -m bench.gang_cost
 	@$(STEP) "bench: pods placed at birth" $(BIN)/python -m bench.birth
 	@$(STEP) "bench: from create to running" $(BIN)/python -m bench.running
 	@$(STEP) "bench: resizes by slices" $(BIN)/python -m bench.slices

@@ -667,5 +667,5 @@ def test_the_status_shows_a_limited_number_of_replicas_and_counts_all() -> None:
     cluster.add(*(pod(f"p{n}", labels={"rank": f"{n}"}) for n in range(50)))
     found = cluster.status()
     assert found.fields["replicas"] == {"total": 50, "running": 0, "waiting": 50}
-    assert len(found.fields["gangs"]) == MAX_GANGS == 32
+    assert len(found.fields["gangs"]) == MAX_GANGS == 16
     assert len(json.dumps(found.fields)) < 8192

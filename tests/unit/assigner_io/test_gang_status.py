@@ -187,6 +187,43 @@ def test_the_status_is_small_at_any_number_of_gangs_and_fits_the_schema() -> Non
     podsets = tuple(GangPodSet(str(n), 2_000, {"role": str(n)}) for n in range(18))
     bound = {str(n): 1_999 for n in range(18)}
     found = summarize(gang({"gangGroups": groups}), Use("j" * 200, admitted(), podsets, bound))
+    whole = written(found)
+    assert len(msgspec.json.encode(whole)) < 10_000
+    Schema.model_validate(whole)
+
+
+REPLICA_KEY = "leaderworkerset.sigs.k8s.io/group-key"
+
+
+@pytest.mark.requirement("GNG-46")
+@pytest.mark.parametrize("replicas", [16, 1_000])
+@pytest.mark.parametrize("template", [False, True])
+def test_the_object_is_small_at_any_number_of_replicas(replicas: int, template: bool) -> None:
+    """All gangs wait, everything has the longest name, and every condition a long message."""
+    group: Any = {"name": "g" * 63, "minCount": 1_000_000, "scheduleTimeoutSeconds": 86_400}
+    if template:
+        resources = {"requests": {"cpu": "64", "memory": "2Ti", "nvidia.com/gpu": "8"}}
+        group["eqGroups"] = [{"name": "e" * 63, "count": 4, "template": {"resources": resources}}]
+    spec = {"replicaMode": "ReplicatedGangs", "replicaKey": REPLICA_KEY, "gangGroups": [group]}
+    podsets = tuple(
+        GangPodSet(f"{'p' * 58}-{n:04}", 4, {REPLICA_KEY: f"{n:063}"}) for n in range(replicas)
+    )
+    hold = Hold(HoldReason.UNSATISFIABLE, "m" * 32_768)
+    topology = Rejected(RejectedReason.NOT_NARROWER, "m" * 32_768, "spec.topologyRequest")
+    use = Use("j" * 253, admitted(), podsets, topology=topology, shared_with="k" * 253, hold=hold)
+    found = summarize(gang(spec), use)
+    assert len(found.fields["gangs"]) == 16, "some of the waiting ones are shown"
+    whole = {"spec": spec, "status": written(found)}
+    assert len(msgspec.json.encode(whole)) + METADATA_BYTES < 10_000
+    Schema.model_validate(whole["status"])
+
+
+# Names of 253 characters, an owner, labels, and managed fields of three writers.
+METADATA_BYTES = 3_000
+
+
+def written(found: Summary) -> dict[str, Any]:
+    """The status as it is stored."""
     listed = [
         {
             "type": change.type,
@@ -198,6 +235,4 @@ def test_the_status_is_small_at_any_number_of_gangs_and_fits_the_schema() -> Non
         }
         for change in found.changes
     ]
-    whole = {**found.fields, "conditions": listed}
-    assert len(msgspec.json.encode(whole)) < 10_000
-    Schema.model_validate(whole)
+    return {**found.fields, "conditions": listed}

@@ -251,10 +251,15 @@ def test_without_a_setting_nothing_is_filled() -> None:
     assert mutate(review(GANG_WORKLOAD, workload(spec)), gangs=REV_N) == AdmissionResponse()
 
 
-def gates_of_created(pod: Object, rules: GangRules, *, pod_groups: bool = False) -> set[str]:
+def created(pod: Object, rules: GangRules, *, pod_groups: bool = False) -> Object:
     found = mutate(review("/Pod", copy.deepcopy(pod)), gangs=rules, pod_groups=pod_groups)
     assert found.errors == []
-    patched = apply_patch(copy.deepcopy(pod), found.operations)
+    patched: Object = apply_patch(copy.deepcopy(pod), found.operations)
+    return patched
+
+
+def gates_of_created(pod: Object, rules: GangRules, *, pod_groups: bool = False) -> set[str]:
+    patched = created(pod, rules, pod_groups=pod_groups)
     return {gate["name"] for gate in patched["spec"].get("schedulingGates", [])}
 
 
@@ -276,6 +281,16 @@ def test_a_linked_pod_gets_the_gate_beside_all_others_that_it_needs() -> None:
     assert gates == {names.GANG_GATE, names.TOPOLOGY_GATE, "example.com/own"}
     meta["labels"] = {"ray.io/node-type": "redis-cleanup"}
     assert names.GANG_GATE not in gates_of_created(pod, REV1)
+
+
+@pytest.mark.requirement("GNG-12")
+def test_a_linked_pod_that_no_managed_job_owns_gets_the_label_of_managed_pods() -> None:
+    """The assigner watches pods by it."""
+    meta: Object = {"name": "p", "annotations": dict(MARK)}
+    pod: Object = {"metadata": meta, "spec": {"containers": [{"name": "c"}]}}
+    assert created(pod, REV1)["metadata"]["labels"] == {names.MANAGED_LABEL: "true"}
+    meta["annotations"][names.WORKLOAD_ANNOTATION] = "k"
+    assert "labels" not in created(pod, REV1)["metadata"]
 
 
 @pytest.mark.requirement("GNG-14")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any, Final
 
 import msgspec
@@ -105,9 +106,20 @@ def decode_gang_workload(raw: bytes | msgspec.Raw) -> GangWorkload:
         spec,
         canonical,
         readable,
-        conditions.conditions,
+        tuple(map(_shared, conditions.conditions)),
         encode_summary(status),
         shapes,
+    )
+
+
+def _shared(condition: Condition) -> Condition:
+    """The condition with texts that all objects share: most say the same."""
+    return msgspec.structs.replace(
+        condition,
+        type=intern(condition.type),
+        status=intern(condition.status),
+        reason=intern(condition.reason),
+        message=intern(condition.message),
     )
 
 

@@ -26,7 +26,7 @@ from rackgate_assigner.gangs.reactions import admission_run
 from rackgate_assigner.workload.conditions import FALSE, TRUE, Change
 
 # The object stays small at any number of gangs.
-MAX_GANGS: Final = 32
+MAX_GANGS: Final = 16
 MAX_TEXT: Final = 160
 _SHOWN_PODS: Final = 3
 

@@ -19,6 +19,8 @@ from rackgate.api.names import (
     GANG_LINK_ANNOTATION,
     GANG_PER_ANNOTATION,
     GANG_TEMPLATE_ANNOTATION,
+    MANAGED_LABEL,
+    WORKLOAD_ANNOTATION,
 )
 from rackgate.features import GANG_SCHEDULING
 from rackgate.gang.expand import gang_mode, quote_off
@@ -27,7 +29,8 @@ from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import GenericJob, Manifest
 from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
 from rackgate.jobframework.managed import is_cleanup_pod
-from rackgate.jobframework.templates import annotations_of, section, with_gate
+from rackgate.jobframework.pod_group.membership import MANAGED
+from rackgate.jobframework.templates import annotations_of, section, with_entries, with_gate
 from rackgate_webhook.admission.objects import name_errors
 from rackgate_webhook.admission.review import AdmissionResponse, Review
 
@@ -72,10 +75,15 @@ class GangRules:
     def with_gate(self, pod: Manifest) -> Manifest:
         """A new pod with the gate of gangs, if it names a Workload of gangs.
 
-        The API server adds it itself, where it can: before Kubernetes 1.36 it cannot.
+        One that no managed job owns gets the label that the assigner watches it by, too. The API
+        server adds both itself, where it can: before Kubernetes 1.36 it cannot.
         """
-        is_linked = self.on and link_of(annotations_of(pod)) != "" and not is_cleanup_pod(pod)
-        return with_gate(pod, GANG_GATE) if is_linked else pod
+        if not self.on or link_of(annotations_of(pod)) == "" or is_cleanup_pod(pod):
+            return pod
+        gated = with_gate(pod, GANG_GATE)
+        if WORKLOAD_ANNOTATION in annotations_of(pod):
+            return gated
+        return with_entries(gated, "metadata", "labels", {MANAGED_LABEL: MANAGED})
 
     def validate(self, review: Review) -> AdmissionResponse:
         """What is wrong with a Workload of gangs, and what cannot work as it is written."""
