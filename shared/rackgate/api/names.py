@@ -125,6 +125,16 @@ GANG_RUN_ANNOTATION: Final = f"{GANG_GROUP}/run"
 GANG_RUN_SPEC_ANNOTATION: Final = f"{GANG_GROUP}/run-spec"
 # On pods: the group that they belong to, if no label of their controller names it.
 GANG_PART_LABEL: Final = f"{GANG_GROUP}/group"
+# On pod templates: the native PodGroup of the pods, and the pod label whose value is appended to
+# it, if each replica has its own. An admission policy writes the name into the pods.
+NATIVE_GROUP_ANNOTATION: Final = f"{GANG_GROUP}/pod-group"
+NATIVE_REPLICA_ANNOTATION: Final = f"{GANG_GROUP}/pod-group-replica"
+# What a start adds to pod templates, unless their user wrote it.
+GANG_TEMPLATE_KEYS: Final = (
+    GANG_LINK_ANNOTATION,
+    NATIVE_GROUP_ANNOTATION,
+    NATIVE_REPLICA_ANNOTATION,
+)
 # On jobs: the spec of a Workload of gangs as JSON, one for each run; what is a gang in a JobSet.
 GANG_TEMPLATE_ANNOTATION: Final = f"{GANG_GROUP}/workload-template"
 GANG_PER_ANNOTATION: Final = f"{GANG_GROUP}/gang-per"
