@@ -15,6 +15,7 @@ from rackgate.wire.kueue import Workload
 from rackgate_assigner.gangs.bound_pods import BoundPods
 from rackgate_assigner.gangs.gang_workload import GangWorkload, encode_summary
 from rackgate_assigner.gangs.index import GangIndex, JobKey
+from rackgate_assigner.gangs.native import NativeUse
 from rackgate_assigner.gangs.status import TYPES, Use, summarize
 from rackgate_assigner.gangs.writer import GangWriter
 from rackgate_assigner.workload.conditions import condition_list, differs
@@ -36,6 +37,7 @@ class GangStatusController:
         writer: GangWriter,
         *,
         bound_pods: Callable[[str], BoundPods],
+        native: Callable[[], NativeUse | None] = lambda: None,
         workers: int = 4,
         interval_s: float = INTERVAL_S,
     ) -> None:
@@ -48,12 +50,13 @@ class GangStatusController:
             gangs: Workloads of gangs, by `namespace/name`.
             writer: for Workloads of gangs.
             bound_pods: of a job, by its uid.
+            native: PodGroups of the cluster; None if Rackgate makes none.
             workers: objects that are written at the same time.
             interval_s: see `INTERVAL_S`.
         """
         self._index, self._jobs, self._workloads = index, jobs, workloads
         self._gangs, self._writer, self._bound_pods = gangs, writer, bound_pods
-        self._interval_s = interval_s
+        self._interval_s, self._native = interval_s, native
         self.queue = WorkQueue[str]("gang-status", self._reconcile, workers=workers)
 
     async def run(self) -> None:
@@ -74,7 +77,10 @@ class GangStatusController:
             return  # no job has used it yet
         found = summarize(gang, use)
         same = encode_summary(found.fields) == gang.summary
-        if same and not differs(gang.conditions, found.changes):
+        said = {one.type for one in found.changes}
+        drop = [kind for kind in TYPES if kind not in said]
+        outdated = any(one.type in drop for one in gang.conditions)
+        if same and not outdated and not differs(gang.conditions, found.changes):
             return
         listed = condition_list(
             gang.conditions,
@@ -82,7 +88,7 @@ class GangStatusController:
             found.changes,
             now=rfc3339(clock.now()),
             generation=gang.metadata.generation,
-            drop=[] if use is not None else TYPES[:-1],
+            drop=drop,
         )
         try:
             await self._writer.write_status(gang.metadata, {**found.fields, "conditions": listed})
@@ -110,6 +116,7 @@ class GangStatusController:
             self._index.topology(job, choice, gang, podsets),
             second.name.partition("/")[2] if second is not None else "",
             self._index.hold(job),
+            self._native(),
         )
 
     def _job(self, key: JobKey) -> JobLike | None:
