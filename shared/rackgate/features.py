@@ -23,6 +23,7 @@ RENDER_FOR_KAI: Final = "RackgateRenderForKAI"
 WORKLOAD_REV_N: Final = "WorkloadRevN"
 GANG_SCHEDULING: Final = "GangScheduling"
 GANG_NESTED_PLACEMENT: Final = "GangNestedPlacement"
+NATIVE_POD_GROUPS: Final = "NativePodGroups"
 NODES_BY_NAME: Final = "RackgateNodesByName"
 POD_GROUPS: Final = "RackgatePodGroups"
 
@@ -259,6 +260,11 @@ class Features:
         GANG_NESTED_PLACEMENT,
         "Place the groups of a gang in domains that they share, level by level. Off: a Workload "
         "that needs this stays pending.",
+    )
+    native_pod_groups: bool = _alpha(
+        NATIVE_POD_GROUPS,
+        "Let kube-scheduler bind the pods of a gang together, by a PodGroup for each, where the "
+        f"cluster serves them; requires {GANG_SCHEDULING} and the component deploy/native-gangs.",
     )
     workload_rev_n: bool = _alpha(
         WORKLOAD_REV_N,

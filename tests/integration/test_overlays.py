@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rackgate.api.names import OSMO_GROUP
-from rackgate.features import GANG_SCHEDULING
+from rackgate.features import GANG_SCHEDULING, NATIVE_POD_GROUPS
 from rackgate_cli.controlplane import install
 from rackgate_cli.controlplane.binaries.versions import SERVICES
 from rackgate_cli.locations import deploy_dir
@@ -157,7 +157,8 @@ def test_only_pods_of_selected_namespaces_are_held(render: Render) -> None:
 
 def test_each_component_sets_its_gate_beside_those_of_others(render: Render) -> None:
     now = render(components=tuple(install.COMPONENTS.values()))
-    for service, gates in (("assigner", install.COMPONENTS), ("ungater", [GANG_SCHEDULING])):
+    of_ungater = [GANG_SCHEDULING, NATIVE_POD_GROUPS]
+    for service, gates in (("assigner", install.COMPONENTS), ("ungater", of_ungater)):
         spec = now["Deployment", f"rackgate-{service}"]["spec"]["template"]["spec"]
         (container,) = spec["containers"]
         flags = [f"--set=featureGates.{gate}=true" for gate in gates]

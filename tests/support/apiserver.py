@@ -95,6 +95,8 @@ class FakeApiServer:
         self.faults: list[Fault] = []
         self.streams: list[Stream] = []
         self.tokens: set[str] | None = None
+        # Answers by path, for example of discovery.
+        self.documents: dict[str, Object] = {}
         # Verb and resource of rights that the caller does not have.
         self.denied: set[tuple[str, str]] = set()
         self.gone_as_status = False
@@ -222,6 +224,8 @@ class FakeApiServer:
     async def _answer(self, request: web.Request, seen: Request) -> web.StreamResponse:
         try:
             self._authenticate(seen)
+            if seen.method == "GET" and seen.path in self.documents:
+                return web.json_response(self.documents[seen.path])
             target = Target.parse(seen.path)
             if seen.watch:
                 return await self._watch(request, target, seen)

@@ -77,6 +77,7 @@ class GangWorld(World):
         owner: str = "train-job",
         labels: Mapping[str, str] | None = None,
         phase: str = "Pending",
+        pod_group: str = "",
         **metadata: Any,
     ) -> Object:
         placed = {names.TAS_LABEL: "true"} if names.TOPOLOGY_GATE in gates else {}
@@ -96,7 +97,12 @@ class GangWorld(World):
             "ownerReferences": [{"kind": "Job", "name": "j", "uid": owner, "controller": True}],
             **metadata,
         }
-        spec = {"schedulingGates": [{"name": gate} for gate in gates], "nodeSelector": {}}
+        spec: Object = {
+            "schedulingGates": [{"name": gate} for gate in gates],
+            "nodeSelector": {},
+        }
+        if pod_group:
+            spec["schedulingGroup"] = {"podGroupName": pod_group}
         return self.server.put(PODS, {"metadata": meta, "spec": spec, "status": {"phase": phase}})
 
     def members(self, *numbers: int, **options: Any) -> None:

@@ -171,6 +171,7 @@ class Cluster:
             scheduler_port=used["kube-scheduler"],
             kwok_port=used["kwok"],
             audit_log=str(self.folder.audit_log) if self.playground.audit else None,
+            gang_scheduling=bool(self.playground.features),
         )
 
     def _end_outdated(self, names: Sequence[str]) -> None:

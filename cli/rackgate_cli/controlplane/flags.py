@@ -13,6 +13,12 @@ SERVICE_CLUSTER_RANGE: Final = "10.0.0.0/16"
 FRONT_PROXY: Final = "front-proxy-client"
 KWOK_NODE_ANNOTATION: Final = "kwok.x-k8s.io/node=fake"
 KWOK_NODE_ADDRESS: Final = "10.128.0.1"
+# Native PodGroups, alpha in 1.36. With the gates and without the API, or the other way round, the
+# API server does not become ready and the scheduler binds no pod.
+_GANG_GATES: Final = (
+    "--feature-gates=GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true"
+)
+_GANG_API: Final = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
 
 # Simulated kubelets renew every few minutes; a busy machine must not make nodes unhealthy.
 NODE_GRACE_PERIOD: Final = "1h"
@@ -31,6 +37,7 @@ class Site:
         data: folder of etcd's data.
         manifests: folder with the audit policy and the KWOK stages.
         audit_log: file the audit log goes to, None for no audit log.
+        gang_scheduling: whether the control plane serves PodGroups and schedules by them.
     """
 
     bind: str
@@ -48,6 +55,7 @@ class Site:
     scheduler_port: int = 10259
     kwok_port: int = 10247
     audit_log: str | None = None
+    gang_scheduling: bool = False
 
     @property
     def server(self) -> str:
@@ -57,11 +65,13 @@ class Site:
 
 def arguments(site: Site) -> dict[str, list[str]]:
     """Return the arguments of every component, in starting order, without the program itself."""
+    gates = [_GANG_GATES] if site.gang_scheduling else []
+    apis = [_GANG_API] if site.gang_scheduling else []
     return {
         "etcd": _etcd(site),
-        "kube-apiserver": _apiserver(site),
-        "kube-controller-manager": _controller_manager(site),
-        "kube-scheduler": _scheduler(site),
+        "kube-apiserver": [*_apiserver(site), *gates, *apis],
+        "kube-controller-manager": [*_controller_manager(site), *gates],
+        "kube-scheduler": [*_scheduler(site), *gates],
         "kwok": _kwok(site),
     }
 

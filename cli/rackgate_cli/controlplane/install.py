@@ -29,7 +29,13 @@ import yaml
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
-from rackgate.features import GANG_SCHEDULING, OSMO_POOLS, POD_GROUPS, Features
+from rackgate.features import (
+    GANG_SCHEDULING,
+    NATIVE_POD_GROUPS,
+    OSMO_POOLS,
+    POD_GROUPS,
+    Features,
+)
 from rackgate.kube.client import Client
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.errors import (
@@ -70,7 +76,12 @@ _LIMIT_S: Final = 300.0
 _TRANSIENT_ERRORS: Final = (ServerError, TooManyRequestsError, TransportError)
 _TOKEN_LIFETIME_S: Final = 10 * 365 * 24 * 3600
 # Folders of deploy/ with all that a feature gate needs.
-COMPONENTS: Final = {OSMO_POOLS: "osmo", POD_GROUPS: "pods", GANG_SCHEDULING: "gangs"}
+COMPONENTS: Final = {
+    OSMO_POOLS: "osmo",
+    POD_GROUPS: "pods",
+    GANG_SCHEDULING: "gangs",
+    NATIVE_POD_GROUPS: "native-gangs",
+}
 
 # Operator -> the label and the operations of the pods that its webhooks are called for. The
 # operator's own installer patches these into its manifests.
@@ -520,7 +531,12 @@ async def _prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> N
     if "webhook" in services:
         url = f"https://{ports.LOOPBACK}:{shared_port(cluster, 'webhook')}"
     gates = cluster.playground.feature_gates
-    components = [folder for gate, folder in COMPONENTS.items() if gates.get(gate)]
+    components = [
+        folder
+        for gate, folder in COMPONENTS.items()
+        # Its policy sets a field that other control planes do not have.
+        if gates.get(gate) and (gate != NATIVE_POD_GROUPS or cluster.playground.features)
+    ]
     visibility = None
     if "assigner" in services and Features.of(gates).visibility_on_demand:
         visibility = VisibilityAddress("localhost", shared_port(cluster, "visibility"))

@@ -30,6 +30,7 @@ class Playground(msgspec.Struct, kw_only=True):
         replicas: set count per service; a stopped service keeps it.
         operators: which of `versions.OPERATORS` it has; they stay, like their CRDs.
         kinds: which of `versions.KINDS` it has.
+        features: which of `versions.FEATURES` its control plane has.
         feature_gates: of the services; other gates have their defaults.
         lease_duration: of the services' Leases, in seconds.
         binaries: path of every program of the control plane.
@@ -43,6 +44,7 @@ class Playground(msgspec.Struct, kw_only=True):
     replicas: dict[str, int] = {}
     operators: list[str] = []
     kinds: list[str] = []
+    features: list[str] = []
     feature_gates: dict[str, bool] = {}
     lease_duration: float = LEASE_DURATION_S
     binaries: dict[str, str] = {}

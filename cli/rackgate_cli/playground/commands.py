@@ -17,7 +17,13 @@ from rackgate_cli.controlplane.binaries.find import (
     download_source,
     find_binaries,
 )
-from rackgate_cli.controlplane.binaries.versions import COMPONENTS, KINDS, OPERATORS, SERVICES
+from rackgate_cli.controlplane.binaries.versions import (
+    COMPONENTS,
+    FEATURES,
+    KINDS,
+    OPERATORS,
+    SERVICES,
+)
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.state import LEASE_DURATION_S, StateFolder
 from rackgate_cli.errors import CommandError, UsageError
@@ -79,9 +85,11 @@ def _add_up(subparsers: Subparsers) -> None:
         "kube-scheduler, KWOK for simulated nodes), installs Rackgate and starts its three "
         "services. Returns when everything is ready; the processes keep running. On a playground "
         "that runs in part it starts what is missing. --with adds JobSet, KubeRay, LeaderWorkerSet "
-        "(lws) and the CRDs of the KAI scheduler (kai-crds, without the scheduler); a playground "
-        "that has them keeps them. Programs come from KUBEBUILDER_ASSETS or PATH if their versions "
-        "match exactly, else from the cache (RACKGATE_CACHE, default ~/.cache/rackgate), else "
+        "(lws), the CRDs of the KAI scheduler (kai-crds, without the scheduler) and native "
+        "PodGroups (gang-scheduling: alpha gates of the control plane, and the gates of Rackgate "
+        "that use them); a playground that has them keeps them. Programs come from "
+        "KUBEBUILDER_ASSETS or PATH if their versions match exactly, else from the cache "
+        "(RACKGATE_CACHE, default ~/.cache/rackgate), else "
         f"from {URL_VARIABLE} with {SHA256_VARIABLE}, else they are "
         "built with Go, which takes some minutes once.",
         "rackgate up",
@@ -141,7 +149,7 @@ def _add_with(parser: argparse.ArgumentParser, what: str) -> None:
         default=(),
         dest="operators",
         metavar="LIST",
-        help=f"which of {','.join((*OPERATORS, *KINDS))} {what} (default: none)",
+        help=f"which of {','.join((*OPERATORS, *KINDS, *FEATURES))} {what} (default: none)",
     )
 
 
@@ -344,8 +352,8 @@ def services(text: str) -> tuple[str, ...]:
 
 
 def operators(text: str) -> tuple[str, ...]:
-    """Names of operators and of sets of CRDs; "none" for none."""
-    return _subset(text, (*OPERATORS, *KINDS), "operator")
+    """Names of operators, of sets of CRDs and of features; "none" for none."""
+    return _subset(text, (*OPERATORS, *KINDS, *FEATURES), "operator")
 
 
 def _subset(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:

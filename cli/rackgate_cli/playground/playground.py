@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rackgate_cli.controlplane import processes
 from rackgate_cli.controlplane.binaries.find import DownloadSource, download_source, find_binaries
-from rackgate_cli.controlplane.binaries.versions import COMPONENTS, KINDS, OPERATORS, SERVICES
+from rackgate_cli.controlplane.binaries.versions import (
+    COMPONENTS,
+    FEATURES,
+    KINDS,
+    OPERATORS,
+    SERVICES,
+)
 from rackgate_cli.controlplane.cluster import Cluster
 from rackgate_cli.controlplane.operators import start_operators
 from rackgate_cli.controlplane.progress import Progress
@@ -53,7 +59,8 @@ def up(
         state: its folder, None for the default one.
         nodes: simulated nodes; 0 for none, and then no queues either.
         services: which of the three services run.
-        operators: which of "jobset", "kuberay", "lws" and "kai-crds" to add to those it has.
+        operators: which of "jobset", "kuberay", "lws", "kai-crds" and "gang-scheduling" to add to
+            those it has. The last one also sets feature gates of the services.
         feature_gates: of the services, added to those set before.
         lease_duration: seconds of the services' Leases; None keeps the value, which is 15 at first.
         audit: let the API server write `audit.log` into the folder.
@@ -73,9 +80,12 @@ def up(
     with folder.exclusive():
         playground = folder.load() or Playground()
         playground.audit = audit
-        wanted = (*playground.operators, *playground.kinds, *operators)
+        wanted = (*playground.operators, *playground.kinds, *playground.features, *operators)
         playground.operators = [name for name in OPERATORS if name in wanted]
         playground.kinds = [name for name in KINDS if name in wanted]
+        playground.features = [name for name in FEATURES if name in wanted]
+        for name in operators:
+            playground.feature_gates |= dict.fromkeys(FEATURES.get(name, ()), True)
         playground.feature_gates |= feature_gates or {}
         if lease_duration is not None:
             playground.lease_duration = lease_duration

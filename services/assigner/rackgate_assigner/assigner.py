@@ -62,9 +62,12 @@ from rackgate_assigner.workload_slices.jobs import ResizableJobs
 from rackgate_assigner.workload_slices.writer import SliceWriter
 
 if TYPE_CHECKING:
+    from rackgate.gang.native.model import ObservedPodGroup
+    from rackgate.kube.native_groups import NativeGroups
     from rackgate_assigner.gangs.controller import GangController
     from rackgate_assigner.gangs.index import GangIndex, JobKey
     from rackgate_assigner.gangs.instances import GangInstances
+    from rackgate_assigner.gangs.native import NativeUse
     from rackgate_assigner.gangs.status_controller import GangStatusController
     from rackgate_assigner.osmo_pools.controller import PoolController
 
@@ -119,6 +122,7 @@ class Assigner:
         self._instances = self._start_gang_instances()
         self.jobs = self._job_controller(for_jobs, writer, settings)
         self.gangs = self._gang_controller(for_jobs)
+        self.native_groups = self._native_groups(client)
         self.gang_statuses = self._gang_status_controller(pending)
         self.slices = self._slice_controller(SliceWriter(admission, writer), settings)
         self.checks = AdmissionCheckController(
@@ -282,6 +286,36 @@ class Assigner:
         if self.gang_statuses is not None:
             self.gang_statuses.mark(gang)
 
+    def _native_groups(self, client: Client) -> NativeGroups | None:
+        if self._gang_index is None or not self.cache.features.native_pod_groups:
+            return None
+        from rackgate.kube.native_groups import NativeGroups
+
+        return NativeGroups(
+            client, on_change=self._on_native_group, on_served=self._on_native_served
+        )
+
+    def _on_native_group(
+        self, before: ObservedPodGroup | None, after: ObservedPodGroup | None
+    ) -> None:
+        """The status of its gang may have changed."""
+        group = after or before
+        if group is not None and self._gang_index is not None:
+            self._gang_index.on_pods_change(f"{group.namespace}/{group.owner_name}")
+
+    def _on_native_served(self) -> None:
+        for key in self.watches.gangs.store if self.watches.gangs is not None else ():
+            self._on_gang_use_change(key)
+
+    def _native_use(self) -> NativeUse | None:
+        """What the status of gangs says about PodGroups; None while it is not known."""
+        found = self.native_groups
+        if found is None or not found.checked.is_set():
+            return None
+        from rackgate_assigner.gangs.native import NativeUse
+
+        return NativeUse(found.adapter, found.store)
+
     def _gang_status_controller(self, client: Client) -> GangStatusController | None:
         watches, index = self.watches, self._gang_index
         if index is None or watches.gangs is None:
@@ -297,6 +331,7 @@ class Assigner:
             GangWriter(client),
             bound_pods=self._bound_pods,
             instances=self._instances,
+            native=self._native_use,
         )
 
     def _bound_pods(self, job_uid: str) -> BoundPods:
@@ -430,6 +465,8 @@ class Assigner:
             spawn(group, self.verification.run(), "verification")
             for watch in self.watches.all():
                 spawn(group, watch.run(), f"watch {watch.resource.full_name}")
+            if self.native_groups is not None:
+                spawn(group, self.native_groups.run(), "native PodGroups")
 
     async def synced(self) -> None:
         """Wait until every required watch has listed once: before that, no decision is made."""

@@ -70,6 +70,19 @@ GANG_HELD: Final = gauge(
     "Gated pods of admitted Workloads of our shards that wait for their gang, by reason.",
     ("reason",),
 )
+NATIVE_GROUPS: Final = gauge(
+    "gang_native_groups", "PodGroups of Rackgate in the cluster, as the watch shows them."
+)
+NATIVE_GROUP_REQUESTS: Final = initialize_series(
+    counter(
+        "gang_native_group_requests_total",
+        "Requests to make the PodGroup of a gang, by result: created, exists, taken, rejected or "
+        "failed.",
+        ("result",),
+    ),
+    "result",
+    ("created", "exists", "taken", "rejected", "failed"),
+)
 SHARDS_HELD: Final = gauge(
     "shards_held", "Shards of Workloads that this replica acts on; 16 over all replicas."
 )

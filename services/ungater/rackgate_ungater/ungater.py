@@ -23,6 +23,7 @@ from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater import metrics
 from rackgate_ungater.informers import Informers, PodRelister
+from rackgate_ungater.native_groups_controller import NativeGroupsController
 from rackgate_ungater.reporter import Reporter
 from rackgate_ungater.settings import UngaterConfiguration
 from rackgate_ungater.shards.elector import HeldShard, run_unless
@@ -34,10 +35,17 @@ from rackgate_ungater.state_machine.events import (
     UngateAccepted,
     UngateFailed,
     WorkloadGone,
+    WorkloadSeen,
 )
 from rackgate_ungater.state_machine.gang_waits import HOLD_REASONS, GangWaits
 from rackgate_ungater.state_machine.gang_workloads import GangWorkload
-from rackgate_ungater.state_machine.gangs import GangStart, first_of_gangs, rest_of_gangs
+from rackgate_ungater.state_machine.gangs import (
+    GangStart,
+    NeededGroup,
+    first_of_gangs,
+    rest_of_gangs,
+    run_of,
+)
 from rackgate_ungater.state_machine.gated_objects import GANG, GatedWorkload, WorkloadKey
 from rackgate_ungater.state_machine.queue import Backlog, BatchTimer, DelayQueue
 from rackgate_ungater.state_machine.records import Timeouts, Tombstones
@@ -65,8 +73,21 @@ class Ungater:
         self, settings: UngaterConfiguration, client: Client, writer: Writer, reporter: Reporter
     ) -> None:
         self.settings = settings
-        self.machine = StateMachine(Timeouts(expectation_s=settings.expectation_timeout))
+        gates = settings.features
+        native = gates.gang_scheduling and gates.native_pod_groups
+        self.machine = StateMachine(
+            Timeouts(expectation_s=settings.expectation_timeout), native_groups=native
+        )
         self._writer, self._reporter = writer, reporter
+        self._native = (
+            NativeGroupsController(
+                client,
+                settings.leader_election.namespace,
+                on_change=self._native_group_changed,
+            )
+            if native
+            else None
+        )
         self.informers = Informers(
             client,
             self._handle_event,
@@ -122,6 +143,8 @@ class Ungater:
             spawn(task_group, self._relister.run(), "relist")
             spawn(task_group, self._resync(), "resync")
             spawn(task_group, self._start_due_reconciles(), "work")
+            if self._native is not None:
+                spawn(task_group, self._native.run(), "native PodGroups")
 
     async def synced(self) -> None:
         """Return when the caches are filled."""
@@ -165,6 +188,20 @@ class Ungater:
         key = self.machine.handle(event)
         if key is not None:
             self._enqueue(key, one_pod=isinstance(event, PodSeen | PodGone))
+        elif isinstance(event, WorkloadSeen) and self._has_outdated_groups(event.workload.key):
+            self._enqueue(event.workload.key, one_pod=False)
+
+    def _has_outdated_groups(self, key: WorkloadKey) -> bool:
+        """Whether a Workload has PodGroups of earlier runs that are not deleted yet."""
+        workload_state = self.machine.workload_states.get(key)
+        if self._native is None or workload_state is None or workload_state.workload is None:
+            return False
+        run = run_of(workload_state)
+        return bool(self._native.outdated(workload_state.workload.uid, run))
+
+    def _native_group_changed(self, key: WorkloadKey) -> None:
+        if key in self.machine.workload_states:
+            self._enqueue(key, one_pod=False)
 
     def _gang_workload_changed(self, key: str, workload: GangWorkload | None) -> None:
         for user in self.machine.set_gang_workload(key, workload):
@@ -184,6 +221,8 @@ class Ungater:
         if workload.parent is not None:
             return  # slices are not reconciled themselves
         self._recreated.add(workload.key)
+        if self._native is not None:
+            self._native.forget(workload)
         self._batches.forget(workload.key)
         self._reporter.forget(workload.key)
         self._gang_waits.forget(workload.key)
@@ -197,7 +236,8 @@ class Ungater:
     def _enqueue_all(self, shards: Collection[int]) -> None:
         """Make every Workload with gated pods due now, without further events (U11)."""
         for key, workload_state in self.machine.workload_states.items():
-            if workload_state.may_ungate and self._shard_of_workload(key) in shards:
+            due = workload_state.may_ungate or self._has_outdated_groups(key)
+            if due and self._shard_of_workload(key) in shards:
                 self._enqueue_after(key, 0.0)
 
     # Sharding -----------------------------------------------------------------------------
@@ -286,11 +326,11 @@ class Ungater:
             return False
         if not await self._relist_if_recreated(key, held_shard):
             return False
+        failures = await self._delete_outdated_groups(key, held_shard)
         proposal = self._propose(key)
-        failures = 0
         if proposal.reads:
             metrics.OVERDUE.inc(proposal.overdue)
-            failures = await self._writer.read_pods(
+            failures += await self._writer.read_pods(
                 proposal.reads, self._handle_event, held_shard.deadline
             )
             proposal = self._propose(key)
@@ -314,8 +354,34 @@ class Ungater:
             self._reporter.report_held(workload, self._gang_waits.due(workload.key, now))
         if proposal.ungates and self._held_shard_of(key) is held_shard:
             starts = proposal.gangs.starts if proposal.gangs is not None else ()
-            failures += await self._ungate(workload, proposal.ungates, starts, held_shard)
+            groups = proposal.gangs.groups if proposal.gangs is not None else ()
+            failures += await self._ungate(workload, proposal.ungates, starts, groups, held_shard)
+        elif self._native is not None and proposal.gangs is not None:
+            # Of gangs that have started: somebody may have deleted one.
+            ensured = await self._native.ensure(
+                workload, proposal.gangs.groups, held_shard.deadline
+            )
+            self._reporter.report(workload, ensured.reports)
+            failures += ensured.failures
         return failures == 0
+
+    async def _delete_outdated_groups(self, key: WorkloadKey, held_shard: HeldShard) -> int:
+        """Delete the PodGroups of earlier runs; returns how many must be tried again."""
+        workload = self.machine.workload(key)
+        if self._native is None or workload is None or not self._has_outdated_groups(key):
+            return 0
+        # Another replica may have made them for a run that the watch has not shown yet.
+        event = await self._writer.read_workload(workload, held_shard.deadline)
+        if event is None:
+            return 1
+        if not workload.elastic:
+            self.machine.handle(event)
+        known = self.machine.workload(key)
+        if known is None or known.uid != workload.uid:
+            return 0
+        run = run_of(self.machine.workload_states[key])
+        found = self._native.outdated(known.uid, run)
+        return sum([not await self._native.delete(group) for group in found])
 
     def _count_held(self, reason: str) -> int:
         """Pods of gangs of our shards that wait for that reason."""
@@ -400,6 +466,7 @@ class Ungater:
         workload: GatedWorkload,
         ungates: list[Ungate],
         starts: Sequence[GangStart],
+        groups: Sequence[NeededGroup],
         held_shard: HeldShard,
     ) -> int:
         """Record, then write; returns how many writes must be tried again.
@@ -432,12 +499,22 @@ class Ungater:
             may = still_admitted() and self.informers.is_confirmed
             return held_shard.deadline() if may else float("-inf")
 
+        lacking = 0
+        if self._native is not None:
+            ensured = await self._native.ensure(workload, groups, deadline)
+            self._reporter.report(workload, ensured.reports)
+            ungates = [ungate for ungate in ungates if ungate.pod.uid not in ensured.held]
+            starts = [start for start in starts if not start.pods & ensured.held]
+            lacking = ensured.failures
+
         nodes, shuffle = self.informers.known_nodes(), self._backoff.failures(workload.key) > 0
 
         async def send(batch: list[Ungate]) -> tuple[int, int]:
             self.machine.expect_ungates(batch, clock.monotonic())
             return await self._writer.patch_pods(batch, on_event, deadline, nodes, shuffle=shuffle)
 
+        if not ungates:
+            return lacking
         if not starts:
             done, failed = await send(ungates)
         else:
@@ -455,10 +532,10 @@ class Ungater:
             "pods_ungated",
             workload=workload.key,
             count=done,
-            failed=failed,
+            failed=failed + lacking,
             duration_s=round(clock.monotonic() - started, 3),
         )
-        return failed
+        return failed + lacking
 
     def _gang_started(self, workload: GatedWorkload, start: GangStart, released: int) -> None:
         if not released:

@@ -130,6 +130,16 @@ GANG_PART_LABEL: Final = f"{GANG_GROUP}/group"
 GANG_ID_LABEL: Final = f"{GANG_GROUP}/gang-id"
 # On the same pods: UID of the Workload of Kueue's API. A gang that runs again gets another one.
 GANG_WORKLOAD_UID_ANNOTATION: Final = f"{GANG_GROUP}/workload-uid"
+# On pod templates: the native PodGroup of the pods, and the pod label whose value is appended to
+# it, if each replica has its own. An admission policy writes the name into the pods.
+NATIVE_GROUP_ANNOTATION: Final = f"{GANG_GROUP}/pod-group"
+NATIVE_REPLICA_ANNOTATION: Final = f"{GANG_GROUP}/pod-group-replica"
+# What a start adds to pod templates, unless their user wrote it.
+GANG_TEMPLATE_KEYS: Final = (
+    GANG_LINK_ANNOTATION,
+    NATIVE_GROUP_ANNOTATION,
+    NATIVE_REPLICA_ANNOTATION,
+)
 # On jobs: the spec of a Workload of gangs as JSON, one for each run; what is a gang in a JobSet.
 GANG_TEMPLATE_ANNOTATION: Final = f"{GANG_GROUP}/workload-template"
 GANG_PER_ANNOTATION: Final = f"{GANG_GROUP}/gang-per"

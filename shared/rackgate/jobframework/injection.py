@@ -21,6 +21,7 @@ from rackgate.api.names import (
     ELASTIC_GATE,
     GANG_GATE,
     GANG_LINK_ANNOTATION,
+    GANG_TEMPLATE_KEYS,
     PODSET_LABEL,
     TAS_LABEL,
     TAS_LABEL_VALUE,
@@ -91,6 +92,7 @@ class PodSetInfo:
         labels: of admission checks, merged into the labels.
         annotations: of admission checks, merged into the annotations.
         gang: name of the Workload of gangs of its pods; "" if they are in no gang.
+        pod_group: annotations that say which native PodGroup its pods are in.
         complete: whether `node_labels` and `tolerations` are known to be what the start added.
     """
 
@@ -101,6 +103,7 @@ class PodSetInfo:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     gang: str = ""
+    pod_group: Mapping[str, str] = field(default_factory=dict)
     complete: bool = True
 
 
@@ -259,11 +262,11 @@ def _with_injection_of(template: Template, injected: Template, *, frozen: bool) 
         have, had = of(template), of(injected)
         lost = {key: had[key] for key in reserved if key in had and key not in have}
         kept = with_entries(kept, "metadata", name, lost)
-    link = annotations_of(injected).get(GANG_LINK_ANNOTATION)
-    is_started = GANG_GATE in gates_of(injected)
-    if link and is_started and GANG_LINK_ANNOTATION not in annotations_of(kept):
+    if GANG_GATE in gates_of(injected):
         # The other pods of the gang have it, and the gate without it holds a pod for ever.
-        kept = with_entries(kept, "metadata", "annotations", {GANG_LINK_ANNOTATION: str(link)})
+        have, had = annotations_of(kept), annotations_of(injected)
+        lost = {key: had[key] for key in GANG_TEMPLATE_KEYS if had.get(key) and key not in have}
+        kept = with_entries(kept, "metadata", "annotations", lost)
     for gate in gates_of(injected):
         if gate in RESERVED_GATES:
             kept = with_gate(kept, gate)
@@ -324,6 +327,8 @@ def started_template(
         **(_ELASTIC if elastic else {}),
         **({GANG_LINK_ANNOTATION: info.gang} if info.gang else {}),
     }
+    if not any(key in annotations_of(template) for key in info.pod_group):
+        annotations |= info.pod_group
     started = with_entries(started, "metadata", "annotations", annotations)
     if info.tas or elastic or info.gang:
         labels = {PODSET_LABEL: info.podset}
@@ -457,8 +462,8 @@ def restored_template(
     plain = strip_reserved(template)
     if original is None:
         return plain
-    if GANG_LINK_ANNOTATION not in annotations_of(original):
-        plain = without_entries(plain, "metadata", "annotations", [GANG_LINK_ANNOTATION])
+    added = [key for key in GANG_TEMPLATE_KEYS if key not in annotations_of(original)]
+    plain = without_entries(plain, "metadata", "annotations", added)
     if info is not None:
         plain = _without_check_entries(plain, original, info)
     if info is not None and not info.complete:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from rackgate.api.names import (
-    GANG_LINK_ANNOTATION,
+    GANG_TEMPLATE_KEYS,
     PODSET_GROUP,
     PREFERRED_TOPOLOGY,
     REQUIRED_TOPOLOGY,
@@ -207,7 +207,7 @@ def describe_running_change(workload: Workload, wanted: Sequence[Mapping[str, An
     Unlike those of a pending job, its templates also contain what its flavor added. That is not
     recorded anywhere, and flavors are edited, too. So entries *added* to nodeSelector and
     tolerations are not a difference. Neither are labels and annotations of admission checks, and
-    the link to a Workload of gangs.
+    what says which gang the pods are in.
 
     Returns:
         The difference, for a message; None if there is none.
@@ -220,7 +220,7 @@ def describe_running_change(workload: Workload, wanted: Sequence[Mapping[str, An
     for have, want in zip(present, wanted, strict=True):
         labels, annotations = of_checks.get(have["name"], ({}, {}))
         plain = _without_metadata(have, want, "labels", labels)
-        injected = {**annotations, GANG_LINK_ANNOTATION: ""}
+        injected = {**annotations, **dict.fromkeys(GANG_TEMPLATE_KEYS, "")}
         plain = _without_metadata(have, plain, "annotations", injected)
         if _without_counts(have) != _without_counts(_without_added(have, plain)):
             return f'the template of podset "{have["name"]}"'

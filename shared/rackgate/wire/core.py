@@ -131,6 +131,12 @@ class SchedulingGate(View, frozen=True):
     name: str = ""
 
 
+class SchedulingGroup(View, frozen=True):
+    """The native group of a pod."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(View, frozen=True):
     """The part of a PodSpec that scheduling and accounting read."""
 
@@ -147,6 +153,7 @@ class PodSpec(View, frozen=True):
     priority: int | None = None
     runtime_class_name: str | None = None
     termination_grace_period_seconds: int | None = None
+    scheduling_group: SchedulingGroup | None = None
 
 
 class ContainerStatus(View, frozen=True):

@@ -234,6 +234,30 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "A gang of an admitted Workload has not started for 10 s. The message says why.",
         ),
         (
+            "NativeGroupTaken",
+            "Workload",
+            "Warning",
+            "The PodGroup of a gang exists and belongs to somebody else. Rackgate leaves it alone.",
+        ),
+        (
+            "NativeGroupForeign",
+            "Workload",
+            "Warning",
+            "Another controller has put pods of a gang into PodGroups. Rackgate makes none for them.",
+        ),
+        (
+            "NativeGroupRejected",
+            "Workload",
+            "Warning",
+            "The API server rejected the PodGroup of a gang. The pods stay gated; it is tried again.",
+        ),
+        (
+            "NativeGroupFailed",
+            "Workload",
+            "Warning",
+            "The PodGroup of an earlier run is not deleted yet. The pods stay gated; it is tried again.",
+        ),
+        (
             "PodNotMatched",
             "Workload of gangs",
             "Warning",

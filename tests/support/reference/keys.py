@@ -138,6 +138,17 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
                 "Keeps a pod from being scheduled until its gang is released. Rackgate adds and removes it.",
             ),
             (
+                "scheduling.rackgate.dev/pod-group",
+                "pod template, pod (annotation)",
+                "The native PodGroup of the pods, with the gate `NativePodGroups`. Rackgate writes it into the template"
+                " of a started job. An admission policy of `deploy/native-gangs` copies it into the field of the pod.",
+            ),
+            (
+                "scheduling.rackgate.dev/pod-group-replica",
+                "pod template, pod (annotation)",
+                "The pod label whose value is appended to the name of the PodGroup, if each replica has its own.",
+            ),
+            (
                 "scheduling.rackgate.dev/run-spec",
                 "job, Workload of Kueue (annotation)",
                 "The gangs of the present run as JSON: changes of the Workload of gangs count from the next run."
@@ -156,8 +167,8 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
             ),
             (
                 "scheduling.rackgate.dev/run",
-                "pod (annotation)",
-                "The admission under which the pod was released. Rackgate writes it.",
+                "pod (annotation), PodGroup (label)",
+                "The admission under which the pod was released, or the PodGroup was made. Rackgate writes it.",
             ),
         ),
     ),

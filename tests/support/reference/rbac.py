@@ -12,7 +12,7 @@ from tests.support.reference import ROOT, page, table
 
 PURPOSE: Final = "This page lists the rights of each service and the roles for users."
 INTRODUCTION: Final = """\
-The roles are in `deploy/rbac`, `deploy/cluster`, `deploy/unlabelled`, `deploy/retention`, `deploy/pods`, `deploy/gangs` and `deploy/osmo`. Names of cluster-wide roles end in the namespace of
+The roles are in `deploy/rbac`, `deploy/cluster`, `deploy/unlabelled`, `deploy/retention`, `deploy/pods`, `deploy/gangs`, `deploy/native-gangs` and `deploy/osmo`. Names of cluster-wide roles end in the namespace of
 the installation. The tests fail when a service uses a right that it does not have, or has a right that it does not
 use. [The threat model](../design/security.md) says what each right means for the security of the cluster."""
 FILES: Final = (
@@ -25,6 +25,7 @@ FILES: Final = (
     ("Retention of jobs: assigner", "retention/rbac.yaml"),
     ("Gangs: services", "gangs/rbac.yaml"),
     ("Gangs: users", "gangs/cluster/users.yaml"),
+    ("Native PodGroups: services", "native-gangs/rbac.yaml"),
     ("Plain pods: assigner", "pods/rbac.yaml"),
     ("OSMO: services", "osmo/rbac.yaml"),
     ("OSMO: users", "osmo/cluster/users.yaml"),

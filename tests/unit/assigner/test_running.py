@@ -39,16 +39,19 @@ def test_every_pod_that_does_not_run_has_a_reason() -> None:
         pod("gang", schedulingGates=[{"name": g} for g in (names.TOPOLOGY_GATE, names.GANG_GATE)]),
         pod("other", schedulingGates=[{"name": "example.com/licence"}]),
         pod("stuck", conditions=[unschedulable]),
+        pod("grouped", schedulingGroup={"podGroupName": "train-gg"}),
         pod("starts", nodeName="a"),
         pod("foreign", claim="other"),
     ]
-    found = with_pod_status(RUN, pods_of("w", pods)["main"], top=2)
+    run = msgspec.structs.replace(RUN, granted=9)
+    found = with_pod_status(run, pods_of("w", pods)["main"], top=2)
     assert (found.running, found.ended, found.missing) == (1, 1, 1)
     assert {held.why: held.names for held in found.held} == {
         "gated: the ungater has not released it": ("gated",),
         "gated: its gang has not started; `kubectl get swl` says what it waits for": ("gang",),
         "has scheduling gates of others: example.com/licence": ("other",),
         "not scheduled: 0/3 nodes": ("stuck",),
+        "not scheduled yet: it waits with PodGroup train-gg": ("grouped",),
         "bound to its node, phase Pending": ("starts",),
     }
 

@@ -106,6 +106,24 @@ def test_only_an_asked_for_audit_log_changes_the_api_server(tmp_path: Path) -> N
     }
 
 
+def test_gang_scheduling_changes_what_serves_and_schedules_pod_groups(tmp_path: Path) -> None:
+    """With the gates and without the API, no scheduler would bind a pod."""
+    plain = playground_site(tmp_path)
+    found = arguments(dataclasses.replace(plain, gang_scheduling=True))
+    added = {name: set(found[name]) - set(lines) for name, lines in arguments(plain).items()}
+    gates = (
+        "--feature-gates=GenericWorkload=true,GangScheduling=true,"
+        "TopologyAwareWorkloadScheduling=true"
+    )
+    assert added == {
+        "etcd": set(),
+        "kube-apiserver": {gates, "--runtime-config=scheduling.k8s.io/v1alpha2=true"},
+        "kube-controller-manager": {gates},
+        "kube-scheduler": {gates},
+        "kwok": set(),
+    }
+
+
 def test_the_api_server_authorizes_by_roles_and_serves_tls_only(tmp_path: Path) -> None:
     flags = arguments(playground_site(tmp_path))["kube-apiserver"]
     assert "--authorization-mode=RBAC" in flags

@@ -8,7 +8,7 @@ import pytest
 
 from rackgate.api import resources as kinds
 from rackgate_cli.controlplane import install
-from rackgate_cli.controlplane.binaries.versions import KINDS, OPERATORS, binaries_with
+from rackgate_cli.controlplane.binaries.versions import FEATURES, KINDS, OPERATORS, binaries_with
 from rackgate_cli.locations import deploy_dir
 from rackgate_cli.playground.commands import operators
 
@@ -35,7 +35,8 @@ def test_the_licence_lies_beside_what_it_is_for() -> None:
 def test_kinds_are_asked_for_like_operators_and_are_no_programs() -> None:
     assert operators("kai-crds,jobset") == ("jobset", "kai-crds")
     assert not set(KINDS) & set(OPERATORS)
-    assert binaries_with(tuple(KINDS)) == binaries_with(())
-    known = "known: jobset, kuberay, lws, kai-crds, none"
+    assert binaries_with((*KINDS, *FEATURES)) == binaries_with(())
+    assert operators("gang-scheduling,jobset") == ("jobset", "gang-scheduling")
+    known = "known: jobset, kuberay, lws, kai-crds, gang-scheduling, none"
     with pytest.raises(argparse.ArgumentTypeError, match=known):
         operators("kai")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rackgate.features import GANG_SCHEDULING, NATIVE_POD_GROUPS
 from rackgate_cli.controlplane import install as installation
 from rackgate_cli.controlplane.cluster import Cluster
 from rackgate_cli.controlplane.processes import ProcessRecord
@@ -84,3 +85,20 @@ def test_what_comes_back_where_it_was_is_not_registered_again(
     starts_at(monkeypatch, BEFORE)
     playground.start(state.path, component)
     assert installed == []
+
+
+def test_gang_scheduling_sets_the_gates_that_use_it_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(playground, "find_binaries", lambda *_: {})
+    monkeypatch.setattr(playground, "_start", lambda *_: None)
+    folder = StateFolder(playground.up(tmp_path / "state", operators=("gang-scheduling",)))
+    record = folder.load()
+    assert record is not None
+    assert (record.features, record.operators) == (["gang-scheduling"], [])
+    assert record.feature_gates == {GANG_SCHEDULING: True, NATIVE_POD_GROUPS: True}
+    playground.up(folder.path, feature_gates={NATIVE_POD_GROUPS: False})
+    record = folder.load()
+    assert record is not None
+    assert record.features == ["gang-scheduling"]
+    assert record.feature_gates == {GANG_SCHEDULING: True, NATIVE_POD_GROUPS: False}

@@ -9,7 +9,13 @@ from typing import Final
 import pytest
 import yaml
 
-from rackgate.features import DEFAULTS, GANG_SCHEDULING, OSMO_POOLS, POD_GROUPS
+from rackgate.features import (
+    DEFAULTS,
+    GANG_SCHEDULING,
+    NATIVE_POD_GROUPS,
+    OSMO_POOLS,
+    POD_GROUPS,
+)
 from rackgate.runtime.settings import load_settings
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_cli.controlplane import install
@@ -22,6 +28,7 @@ READERS: Final = {
     OSMO_POOLS: {"webhook", "assigner"},
     POD_GROUPS: {"webhook", "assigner"},
     GANG_SCHEDULING: {"webhook", "assigner", "ungater"},
+    NATIVE_POD_GROUPS: {"assigner", "ungater"},
 }
 
 

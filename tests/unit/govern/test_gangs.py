@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.api.names import GANG_GATE, GANG_LINK_ANNOTATION, TOPOLOGY_GATE
+from rackgate.api.names import (
+    GANG_GATE,
+    GANG_LINK_ANNOTATION,
+    NATIVE_GROUP_ANNOTATION,
+    TOPOLOGY_GATE,
+)
 from rackgate.jobframework.injection import (
     PodSetInfo,
     PodTemplate,
@@ -58,6 +63,30 @@ def test_a_link_of_the_user_stays_and_gets_the_gate() -> None:
     found = started(LINKED, "mine")
     assert annotations_of(found)[GANG_LINK_ANNOTATION] == "mine"
     assert gates_of(found) == [GANG_GATE]
+
+
+def with_group(template: Template, gang: str = "w") -> tuple[PodSetInfo, Template]:
+    info = PodSetInfo("main", False, gang=gang, pod_group={NATIVE_GROUP_ANNOTATION: "w-gg"})
+    ops = start_ops([part(template)], {"main": info}, workload="k")
+    return info, written(template, ops)
+
+
+@pytest.mark.requirement("GNG-12")
+@pytest.mark.parametrize("known", [True, False])
+def test_the_start_names_the_native_pod_group_and_the_stop_forgets_it(known: bool) -> None:
+    info, running = with_group(PLAIN)
+    assert annotations_of(running)[NATIVE_GROUP_ANNOTATION] == "w-gg"
+    assert restored_template(running, PLAIN, info if known else None) == PLAIN
+    kept = written(PLAIN, keep_injection_ops([part(PLAIN)], [part(running)]))
+    assert annotations_of(kept)[NATIVE_GROUP_ANNOTATION] == "w-gg"
+
+
+def test_a_pod_group_that_the_user_names_stays() -> None:
+    theirs = {GANG_LINK_ANNOTATION: "w", NATIVE_GROUP_ANNOTATION: "theirs"}
+    named: Template = {**PLAIN, "metadata": {"annotations": theirs}}
+    info, running = with_group(named)
+    assert annotations_of(running)[NATIVE_GROUP_ANNOTATION] == "theirs"
+    assert restored_template(running, named, info) == named
 
 
 @pytest.mark.requirement("GNG-14")

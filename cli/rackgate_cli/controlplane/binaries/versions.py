@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from rackgate.features import GANG_SCHEDULING, NATIVE_POD_GROUPS
+
 KUBERNETES_VERSION: Final = "v1.36.3"
 ETCD_VERSION: Final = "v3.6.8"
 KWOK_VERSION: Final = "v0.8.0"
@@ -29,6 +31,8 @@ COMPONENTS: Final = tuple(name for stage in STAGES for name in stage)
 OPERATORS: Final = ("jobset", "kuberay", "lws")
 # CRDs that are installed without their controller -> their folder next to the Go modules.
 KINDS: Final = {"kai-crds": "kai"}
+# Alpha features of the control plane itself -> the gates of the services that use them.
+FEATURES: Final = {"gang-scheduling": (GANG_SCHEDULING, NATIVE_POD_GROUPS)}
 
 _VERSION_TIMEOUT_S: Final = 20.0
 

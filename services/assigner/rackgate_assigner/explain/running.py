@@ -71,6 +71,10 @@ def reason_not_running(pod: Pod) -> str | None:
         condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
         if condition is not None and condition.message:
             return f"not scheduled: {condition.message}"
+        group = pod.spec.scheduling_group
+        if group is not None and group.pod_group_name:
+            # kube-scheduler says nothing about a pod whose PodGroup it waits for.
+            return f"not scheduled yet: it waits with PodGroup {group.pod_group_name}"
         return "not scheduled yet"
     if pod.status.phase != "Running":
         return f"bound to its node, phase {pod.status.phase or 'unknown'}"

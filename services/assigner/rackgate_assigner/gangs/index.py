@@ -6,13 +6,15 @@ computed again, before any scheduling cycle can read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rackgate.api import names
 from rackgate.features import Features
+from rackgate.gang.levels import Object
 from rackgate.gang.lifecycle import GangChoice, choose_gang, own_name
+from rackgate.gang.native.templates import template_annotations
 from rackgate.gang.nesting import encode_nesting
 from rackgate.gang.run_spec import decode_run_spec, encode_run_spec
 from rackgate.gang.topology_requests import GangPodSet, Rejected, Requests, topology_requests
@@ -97,6 +99,7 @@ class GangIndex:
         """
         self._topologies, self._on_use_change = topologies, on_use_change
         self._rev_n, self._nested = features.workload_rev_n, features.gang_nested_placement
+        self._native = features.native_pod_groups
         self._jobs, self._workloads, self._gangs = jobs, workloads, gangs
         self.is_job, self._set_hold, self._on_change = is_job, set_hold, on_change
         self._known: dict[JobKey, _Known] = {}
@@ -136,7 +139,8 @@ class GangIndex:
         if started and run is not None:
             is_own = run.workload == own_name(kind_of(job), job.metadata)
             text = job.metadata.annotations[names.GANG_RUN_SPEC_ANNOTATION]
-            return JobGang(run.links, text, is_own, started=True)
+            groups = self._pod_groups(run.spec, run.workload, self.podsets(job))
+            return JobGang(run.links, text, is_own, started=True, pod_groups=groups)
         choice = self.choice(job)
         if not choice.links:
             return NO_GANG
@@ -147,10 +151,26 @@ class GangIndex:
             return JobGang(choice.links)  # nothing is made under a name that is taken
         run_spec = encode_run_spec(choice.links, found.canonical)
         requests = self.topology(job, choice, found, self.podsets(job))
+        groups = self._pod_groups(found.canonical, choice.name, self.podsets(job))
         if isinstance(requests, Rejected):
-            return JobGang(choice.links, run_spec, choice.is_own)
+            return JobGang(choice.links, run_spec, choice.is_own, pod_groups=groups)
         nesting = encode_nesting(requests.nesting) if requests.nesting else ""
-        return JobGang(choice.links, run_spec, choice.is_own, requests.by_podset, nesting)
+        return JobGang(
+            choice.links,
+            run_spec,
+            choice.is_own,
+            requests.by_podset,
+            nesting,
+            pod_groups=groups,
+        )
+
+    def _pod_groups(
+        self, canonical: Object, workload: str, podsets: Iterable[GangPodSet]
+    ) -> dict[str, Mapping[str, str]]:
+        if not self._native:
+            return {}
+        found = {one.name: template_annotations(canonical, workload, one.labels) for one in podsets}
+        return {name: annotations for name, annotations in found.items() if annotations}
 
     def topology(
         self, job: JobLike, choice: GangChoice, gang: GangWorkload, podsets: Sequence[GangPodSet]
@@ -233,7 +253,11 @@ class GangIndex:
             self._on_change(key)
 
     def on_pods_change(self, workload: str) -> None:
-        """Pods of a job were bound or have ended; the key is that of its Workload."""
+        """Pods of a job were bound or have ended, or their PodGroup changed.
+
+        Args:
+            workload: key of the Workload of the job.
+        """
         key = self._by_own_name.get(workload)
         known = self._known.get(key) if key is not None else None
         if known is not None and known.choice.name:

@@ -19,6 +19,7 @@ class JobGang:
         nesting: domains that its PodSets share, for the annotation of the Workload of Kueue's API;
             "" if there are none.
         started: the job was started with it.
+        pod_groups: by PodSet, annotations that say which native PodGroup its pods are in.
     """
 
     links: Mapping[str, str] = field(default_factory=dict)
@@ -27,6 +28,7 @@ class JobGang:
     topology: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     nesting: str = ""
     started: bool = False
+    pod_groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def missing(self) -> str:

@@ -10,7 +10,7 @@ Source: GNG-08, GNG-46, section 9 of the gang design.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rackgate.api.names import EvictionReason, WorkloadCondition
@@ -22,6 +22,7 @@ from rackgate.gang.topology_requests import GangPodSet, Rejected, RejectedReason
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.gangs.gang_workload import GangWorkload, min_count
 from rackgate_assigner.gangs.holds import Hold, HoldReason
+from rackgate_assigner.gangs.native import NATIVE_GANG, NativeUse, native_condition
 from rackgate_assigner.gangs.reactions import admission_run
 from rackgate_assigner.workload.conditions import FALSE, TRUE, Change
 
@@ -35,7 +36,14 @@ EXCLUSIVE: Final = "Exclusive"
 TOPOLOGY_VALID: Final = "TopologyRequestValid"
 TOPOLOGY_ENFORCED: Final = "TopologyEnforced"
 PODS_MATCHED: Final = "PodsMatched"
-TYPES: Final = (PODS_MATCHED, TOPOLOGY_VALID, TOPOLOGY_ENFORCED, EXCLUSIVE, GANG_SCHEDULED)
+TYPES: Final = (
+    PODS_MATCHED,
+    TOPOLOGY_VALID,
+    TOPOLOGY_ENFORCED,
+    EXCLUSIVE,
+    NATIVE_GANG,
+    GANG_SCHEDULED,
+)
 _GANG_EVICTIONS: Final = frozenset((EvictionReason.GANG_TIMEOUT, EvictionReason.GANG_MEMBER_LOST))
 
 
@@ -53,6 +61,7 @@ class Use:
         topology: what the requests mean for the job.
         shared_with: another job that waits for it, "" if there is none.
         hold: why the job is not admitted.
+        native: PodGroups of the cluster; None if Rackgate makes none.
     """
 
     name: str
@@ -64,6 +73,7 @@ class Use:
     topology: Requests | Rejected = field(default_factory=Requests)
     shared_with: str = ""
     hold: Hold | None = None
+    native: NativeUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +113,13 @@ def summarize(gang: GangWorkload, use: Use | None) -> Summary:
         listed = [_gang_status(one, phase) for one in found if one.bound < one.min_count]
         if listed:
             fields["gangs"] = listed[:MAX_GANGS]
-    scheduled = Change(GANG_SCHEDULED, FALSE if waits else TRUE, reason, short(message))
-    return Summary((*_conditions(gang, use, no_part), scheduled), fields)
+    changes = _conditions(gang, use, no_part)
+    if use.native is not None:
+        native = native_condition(gang.metadata.name, use.workload, list(found), use.native)
+        if native is not None:
+            changes.append(replace(native, message=short(native.message)))
+    changes.append(Change(GANG_SCHEDULED, FALSE if waits else TRUE, reason, short(message)))
+    return Summary(tuple(changes), fields)
 
 
 def _conditions(gang: GangWorkload, use: Use, no_part: Sequence[str]) -> list[Change]:

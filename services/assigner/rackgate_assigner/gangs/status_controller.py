@@ -17,6 +17,7 @@ from rackgate_assigner.gangs.gang_workload import GangWorkload, encode_summary
 from rackgate_assigner.gangs.index import GangIndex, JobKey
 from rackgate_assigner.gangs.instance_status import InstanceUse, summarize_instances
 from rackgate_assigner.gangs.instances import GangInstances
+from rackgate_assigner.gangs.native import NativeUse
 from rackgate_assigner.gangs.status import TYPES, Use, summarize
 from rackgate_assigner.gangs.writer import GangWriter
 from rackgate_assigner.workload.conditions import condition_list, differs
@@ -39,6 +40,7 @@ class GangStatusController:
         *,
         bound_pods: Callable[[str], BoundPods],
         instances: GangInstances | None = None,
+        native: Callable[[], NativeUse | None] = lambda: None,
         workers: int = 4,
         interval_s: float = INTERVAL_S,
     ) -> None:
@@ -52,12 +54,13 @@ class GangStatusController:
             writer: for Workloads of gangs.
             bound_pods: of a job, by its uid.
             instances: gangs of pods that no managed job owns.
+            native: PodGroups of the cluster; None if Rackgate makes none.
             workers: objects that are written at the same time.
             interval_s: see `INTERVAL_S`.
         """
         self._index, self._jobs, self._workloads = index, jobs, workloads
         self._gangs, self._writer, self._bound_pods = gangs, writer, bound_pods
-        self._interval_s, self._instances = interval_s, instances
+        self._interval_s, self._instances, self._native = interval_s, instances, native
         self.queue = WorkQueue[str]("gang-status", self._reconcile, workers=workers)
 
     async def run(self) -> None:
@@ -79,7 +82,10 @@ class GangStatusController:
             return  # no job has used it yet
         found = summarize(gang, use) if own is None else summarize_instances(gang, own)
         same = encode_summary(found.fields) == gang.summary
-        if same and not differs(gang.conditions, found.changes):
+        said = {one.type for one in found.changes}
+        drop = [kind for kind in TYPES if kind not in said]
+        outdated = any(one.type in drop for one in gang.conditions)
+        if same and not outdated and not differs(gang.conditions, found.changes):
             return
         listed = condition_list(
             gang.conditions,
@@ -87,7 +93,7 @@ class GangStatusController:
             found.changes,
             now=rfc3339(clock.now()),
             generation=gang.metadata.generation,
-            drop=[] if use is not None or own is not None else TYPES[:-1],
+            drop=drop,
         )
         try:
             await self._writer.write_status(gang.metadata, {**found.fields, "conditions": listed})
@@ -115,6 +121,7 @@ class GangStatusController:
             self._index.topology(job, choice, gang, podsets),
             second.name.partition("/")[2] if second is not None else "",
             self._index.hold(job),
+            self._native(),
         )
 
     def _instance_use(self, key: str) -> InstanceUse | None:

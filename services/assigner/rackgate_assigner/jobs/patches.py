@@ -74,7 +74,7 @@ def started_template_ops(
     """
     kind = kind_of(job)
     templates = kind.templates(kind.manifest(job), elastic=workload.elastic)
-    podset_infos = podset_infos_of(workload, flavors, templates, gang.links)
+    podset_infos = podset_infos_of(workload, flavors, templates, gang)
     if isinstance(podset_infos, StartConflict):
         return podset_infos
     return start_ops(templates, podset_infos, workload=workload.metadata.name)

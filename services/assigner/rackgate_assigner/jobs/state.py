@@ -413,7 +413,7 @@ def podset_infos_of(
     workload: Workload,
     flavors: Mapping[str, ResourceFlavor],
     templates: Sequence[PodTemplate],
-    links: Mapping[str, str] = NO_GANG.links,
+    gang: JobGang = NO_GANG,
 ) -> dict[str, PodSetInfo] | StartConflict:
     """The result of an admission for each PodSet, or what conflicts in a template.
 
@@ -423,7 +423,7 @@ def podset_infos_of(
         workload: with its admission.
         flavors: by name.
         templates: of the job.
-        links: by PodSet, the name of the Workload of gangs of its pods.
+        gang: the Workload of gangs of its pods.
 
     Raises:
         FlavorMissingError: an assigned flavor does not exist.
@@ -440,9 +440,13 @@ def podset_infos_of(
             return labels
         tolerations = [item for flavor in assigned for item in flavor.spec.tolerations]
         tas = assignment.topology_assignment is not None
-        gang = links.get(assignment.name, "")
         podset_infos[assignment.name] = PodSetInfo(
-            assignment.name, tas, labels, tolerations, gang=gang
+            assignment.name,
+            tas,
+            labels,
+            tolerations,
+            gang=gang.links.get(assignment.name, ""),
+            pod_group=gang.pod_groups.get(assignment.name, {}),
         )
     return _with_check_updates(workload, podset_infos, paths)
 

@@ -61,6 +61,7 @@ class _RankedGroupView(_GroupView, frozen=True, kw_only=True):
 
 class _GangGroupView(_RankedGroupView, frozen=True, kw_only=True):
     gang_mode: str | None = None
+    rescheduling_policy: str | None = None
     ranked_groups: list[_RankedGroupView] | None = None
 
 

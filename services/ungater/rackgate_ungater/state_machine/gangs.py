@@ -16,8 +16,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from rackgate.api.resources import WORKLOADS
 from rackgate.gang.link import run_id
 from rackgate.gang.membership import GangKey, Mismatch
+from rackgate.gang.native.model import (
+    GangMember,
+    Owner,
+    PodGroup,
+    foreign_groups,
+    pod_group_name,
+    pod_group_of,
+)
 from rackgate.gang.readiness import GangState, Member, Waiting, gangs_of, least_of
 from rackgate.gang.run_spec import decode_run_text
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
@@ -66,6 +75,23 @@ class GangStart:
 
 
 @dataclass(frozen=True, slots=True)
+class NeededGroup:
+    """A native PodGroup that must exist before pods are released.
+
+    Attributes:
+        gang: its gang, for messages.
+        group: none, if the pods are in groups of another controller.
+        foreign: names of these groups.
+        pods: UIDs of the gated pods that are not released before it exists.
+    """
+
+    gang: str
+    group: PodGroup | None
+    foreign: tuple[str, ...] = ()
+    pods: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class GangDecision:
     """What a proposal may release, as far as gangs are concerned.
 
@@ -73,11 +99,13 @@ class GangDecision:
         ungates: all that may be released; pods of gangs with their run.
         starts: gangs that start with them.
         held: pods that wait, and ones that were not held.
+        groups: native PodGroups of gangs that start, or have started.
     """
 
     ungates: list[Ungate]
     starts: tuple[GangStart, ...] = ()
     held: tuple[HeldPods, ...] = ()
+    groups: tuple[NeededGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +161,11 @@ def _is_placed(pod: GangPod, admission: PodSetAdmission | str | None) -> bool:
 
 
 def decide(
-    workload_state: WorkloadState, pods: PodsOfGangs, ungates: Sequence[Ungate]
+    workload_state: WorkloadState,
+    pods: PodsOfGangs,
+    ungates: Sequence[Ungate],
+    *,
+    native: bool = False,
 ) -> GangDecision:
     """Which pods may be released.
 
@@ -141,9 +173,10 @@ def decide(
         workload_state: an admitted Workload with gangs.
         pods: of its gangs.
         ungates: as the PodSets are planned, each pod by itself.
+        native: PodGroups are made for gangs.
     """
     workloads = _gang_workloads(workload_state)
-    run = _run_of(workload_state)
+    run = run_of(workload_state)
     assigned = frozenset(ungate.pod.uid for ungate in ungates)
     by_link: dict[str, dict[str, GangPod]] = {}
     for pod in pods.members:
@@ -151,6 +184,7 @@ def decide(
     released: set[str] = set()
     starts: list[GangStart] = []
     held: list[HeldPods] = []
+    groups: list[NeededGroup] = []
     for link, members in by_link.items():
         workload = workloads.get(link)
         if workload is None:
@@ -165,6 +199,8 @@ def decide(
                 held.append(HeldPods(state.waiting, str(state.key), state.message, gated, workload))
             elif first := _start(workload, state, run, releasable):
                 starts.append(first)
+            if native and state.waiting is None:
+                groups += _needed_group(workload_state, workload, state, run, members)
         for reason in dict.fromkeys(reason for _, reason in found.unmatched):
             lost = tuple(members[one.uid] for one, why in found.unmatched if why is reason)
             if lost := tuple(pod for pod in lost if pod.gated):
@@ -179,7 +215,40 @@ def decide(
         ],
         tuple(starts),
         tuple(held),
+        tuple(groups),
     )
+
+
+def _needed_group(
+    workload_state: WorkloadState,
+    gangs: GangWorkload,
+    state: GangState,
+    run: str,
+    pods: Mapping[str, GangPod],
+) -> Iterator[NeededGroup]:
+    """The PodGroup of a gang that may be released, if its pods name one."""
+    workload = workload_state.workload
+    own = [pods[one.uid] for one in state.members if one.run in ("", run) or one.succeeded]
+    if workload is None or not any(pod.pod_group for pod in own):
+        return
+    name = pod_group_name(gangs.name, state.key.group, state.key.replica)
+    members = [GangMember(pod.pod_group, pod.priority_class, pod.succeeded) for pod in own]
+    group_spec = next(one for one in gangs.spec["gangGroups"] if one["name"] == state.key.group)
+    owner = Owner(WORKLOADS.api_version, WORKLOADS.kind, workload.name, workload.uid)
+    expected = PodGroup(
+        workload.namespace,
+        name,
+        owner,
+        run,
+        state.min_count,
+        group_spec.get("reschedulingPolicy") == "TerminateAll",
+    )
+    group = pod_group_of(expected, members)
+    foreign = tuple(foreign_groups(name, members))
+    if group is not None or foreign:
+        # Those of a gang wait for each other.
+        held = (pod for pod in own if pod.gated and (state.min_count or pod.pod_group == name))
+        yield NeededGroup(str(state.key), group, foreign, frozenset(pod.uid for pod in held))
 
 
 def first_of_gangs(ungates: Sequence[Ungate], starts: Sequence[GangStart]) -> list[Ungate]:
@@ -231,7 +300,7 @@ def progress(workload_state: WorkloadState, owners: ChildJobOwners) -> tuple[int
     gangs = workload_state.gangs
     if gangs is None:
         return 0, 0
-    run = _run_of(workload_state)
+    run = run_of(workload_state)
     members: dict[str, list[Member]] = {}
     for pod in pods_of_gangs(workload_state, owners).members:
         members.setdefault(pod.link, []).append(_member(pod))
@@ -282,7 +351,7 @@ def waiting_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> froze
     if workload_state.gangs is None:
         return frozenset()
     workloads = _gang_workloads(workload_state)
-    run = _run_of(workload_state)
+    run = run_of(workload_state)
     found: set[str] = set()
     members: dict[str, list[Member]] = {}
     for pod in pods_of_gangs(workload_state, owners).members:
@@ -297,7 +366,8 @@ def waiting_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> froze
     return frozenset(found)
 
 
-def _run_of(workload_state: WorkloadState) -> str:
+def run_of(workload_state: WorkloadState) -> str:
+    """The run of the present admission; "" if the Workload is not admitted."""
     workload = workload_state.workload
     if workload is None or not workload.admitted or workload.admitted_at is None:
         return ""

@@ -116,6 +116,8 @@ class GangPod(GatedPod, frozen=True, gc=False, kw_only=True):
         labels: all of them: selectors of groups may read any.
         foreign_gates: names of gates of other owners.
         succeeded: phase Succeeded.
+        pod_group: name of its native PodGroup; empty if it has none. It never changes.
+        priority_class: of the pod. It never changes.
     """
 
     link: str
@@ -123,6 +125,8 @@ class GangPod(GatedPod, frozen=True, gc=False, kw_only=True):
     labels: dict[str, str] = {}
     foreign_gates: tuple[str, ...] = ()
     succeeded: bool = False
+    pod_group: str = ""
+    priority_class: str = ""
 
     @property
     def link_key(self) -> str:
@@ -250,10 +254,16 @@ class _AffinityView(View, frozen=True):
     node_affinity: _NodeAffinityView | None = None
 
 
+class _SchedulingGroupView(View, frozen=True):
+    pod_group_name: str = ""
+
+
 class _PodSpecView(View, frozen=True):
     node_selector: dict[str, str] = {}  # noqa: RUF012 - msgspec copies empty defaults
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     affinity: _AffinityView | None = None
+    scheduling_group: _SchedulingGroupView | None = None
+    priority_class_name: str = ""
 
 
 class _PodStatusView(View, frozen=True):
@@ -384,6 +394,7 @@ def _gang_pod(pod: GatedPod, view: _PodView) -> GangPod:
     # A rank may be in an annotation; a label of the same name counts first.
     ranks = _indices(meta.annotations) | pod.indices
     pod = msgspec.structs.replace(pod, indices=ranks)
+    group = view.spec.scheduling_group
     foreign = {intern(one.name) for one in view.spec.scheduling_gates if one.name not in GATES}
     return GangPod(
         *msgspec.structs.astuple(pod),
@@ -392,6 +403,8 @@ def _gang_pod(pod: GatedPod, view: _PodView) -> GangPod:
         labels={intern(key): intern(value) for key, value in meta.labels.items()},
         foreign_gates=tuple(sorted(foreign)),
         succeeded=view.status.phase == "Succeeded",
+        pod_group=intern(group.pod_group_name) if group is not None else "",
+        priority_class=intern(view.spec.priority_class_name),
     )
 
 

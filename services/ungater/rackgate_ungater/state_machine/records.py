@@ -180,9 +180,14 @@ class WorkloadState:
         return self.workload is None and not self.podsets and not self.slices
 
     @property
+    def is_admitted(self) -> bool:
+        """Whether its Workload is known and admitted."""
+        return self.workload is not None and self.workload.admitted
+
+    @property
     def may_ungate(self) -> bool:
         """Whether it has gated pods and is admitted."""
-        return self.workload is not None and self.workload.admitted and self.gated > 0
+        return self.is_admitted and self.gated > 0
 
     def set_workload(self, workload: GatedWorkload | None) -> None:
         """Replace the Workload; decoded assignments stay cached if equal."""

@@ -95,6 +95,7 @@ class StateMachine:
 
     Args:
         timeouts: waiting times.
+        native_groups: native PodGroups are made for gangs.
 
     Attributes:
         pods: pods that have not ended, by UID; pods of gangs also after they succeeded.
@@ -103,8 +104,9 @@ class StateMachine:
         owners: the existing child Jobs.
     """
 
-    def __init__(self, timeouts: Timeouts | None = None) -> None:
+    def __init__(self, timeouts: Timeouts | None = None, *, native_groups: bool = False) -> None:
         self.timeouts = timeouts or Timeouts()
+        self._native_groups = native_groups
         self.pods: dict[PodUid, GatedPod] = {}
         self.workload_states: dict[WorkloadKey, WorkloadState] = {}
         self.expectations: dict[PodUid, Expectation] = {}
@@ -194,9 +196,13 @@ class StateMachine:
                 proposal.reports.append(report)
             else:
                 self._plan_podset(workload_state.workload, podset, admission, proposal, now)
-        if workload_state.gangs is not None and workload_state.may_ungate:
+        # A gang that has started may need its PodGroup again.
+        acts = workload_state.is_admitted if self._native_groups else workload_state.may_ungate
+        if workload_state.gangs is not None and acts:
             pods = pods_of_gangs(workload_state, self.owners)
-            proposal.gangs = decide(workload_state, pods, proposal.ungates)
+            proposal.gangs = decide(
+                workload_state, pods, proposal.ungates, native=self._native_groups
+            )
             proposal.ungates = proposal.gangs.ungates
         return proposal
 

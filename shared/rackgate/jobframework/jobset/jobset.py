@@ -353,8 +353,8 @@ def _without_stale_injection(
     kept_labels, kept_annotations = labels_of(wanted), annotations_of(wanted)
     ours = (*RESERVED_LABELS, *(info.labels if info is not None else ()))
     labels = [key for key in ours if key not in kept_labels]
-    # The link to a Workload of gangs is its user's only if the JobSet has it, too.
-    injected = (*RESERVED_ANNOTATIONS, names.GANG_LINK_ANNOTATION)
+    # What says which gang the pods are in is its user's only if the JobSet has it, too.
+    injected = (*RESERVED_ANNOTATIONS, *names.GANG_TEMPLATE_KEYS)
     ours = (*injected, *(info.annotations if info is not None else ()))
     annotations = [key for key in ours if key not in kept_annotations]
     kept_gates = gates_of(wanted)
