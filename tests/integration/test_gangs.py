@@ -16,6 +16,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.features import GANG_SCHEDULING, WORKLOAD_REV_N
 from rackgate.gang.expand import quote_off
 from rackgate.kube.client import PatchType
