@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from rackgate.api.names import GANG_LINK_ANNOTATION
+from rackgate.gang.expand import expand
 from rackgate.gang.lifecycle import (
     GangChoice,
     choose_gang,
@@ -22,10 +23,22 @@ from rackgate.gang.lifecycle import (
     own_name,
     owner_reference,
 )
+from rackgate.gang.linked import linked_body
 from rackgate.jobframework.generic_job import GenericJob
-from rackgate.jobframework.registry import find_kind
+from rackgate.jobframework.linked_kind import LinkedKind
+from rackgate.jobframework.registry import find_kind, find_linked_kind
 from rackgate.wire.core import Meta, OwnerReference
-from tests.support.gang_cases import Case, lifecycles, settings
+from rackgate_assigner.gangs.linked import (
+    CreateLinked,
+    LinkedObject,
+    linked_decoder,
+    plan_linked,
+)
+from rackgate_webhook.admission.gangs import GangRules
+from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.review import Review
+from tests.support.gang_cases import Case, lifecycles, pairs, settings
+from tests.unit.govern.patching import apply_patch
 
 UID: Final = "11111111-2222-3333-4444-555555555555"
 QUEUED: Final = "kueue.x-k8s.io/queue-name"
@@ -49,18 +62,16 @@ def given(case: Case, *kinds: str) -> Case:
     return found
 
 
+LINKED_ROWS: Final = {1, 2, 4, 10, 11, 12}
+
+
 @pytest.mark.requirement("GNG-31", "GNG-21", "GNG-27")
-@pytest.mark.parametrize("row", sorted(settings()))
-def test_each_row_of_the_settings_gets_what_it_says(row: int) -> None:
+@pytest.mark.parametrize("row", sorted({*settings()} - LINKED_ROWS))
+def test_each_row_of_a_job_gets_what_it_says(row: int) -> None:
     case = settings()[row]
     manifest = case["trueWorkload"]
     kind = find_kind(manifest["apiVersion"], manifest["kind"])
-    if case["create"] == "optIn":
-        assert kind is None, "its users write the Workload"
-        return
-    if kind is None:
-        assert case["create"] == "never"
-        return
+    assert kind is not None
     found = choice_for(manifest)
     assert found.problem == ""
     if case["create"] == "never":
@@ -74,6 +85,59 @@ def test_each_row_of_the_settings_gets_what_it_says(row: int) -> None:
     assert found.spec == {"controllerRef": reference, **case["rev1"]}
     assert found.name == own_name(kind, Meta(name=manifest["metadata"]["name"], uid=UID))
     assert set(found.links.values()) == {found.name}
+
+
+def linked(manifest: Case) -> tuple[LinkedKind, LinkedObject]:
+    """An object as the watch of the assigner decodes it, once the webhook has seen it."""
+    group, _, _ = manifest["apiVersion"].rpartition("/")
+    kind = find_linked_kind(group, manifest["kind"])
+    assert kind is not None
+    review = Review("uid", f"{group}/{kind.name}", "CREATE", manifest, {})
+    seen = apply_patch(manifest, mutate(review, gangs=GangRules(on=True)).operations)
+    meta = {"namespace": "team", "uid": UID, **seen["metadata"]}
+    return kind, linked_decoder(kind)(json.dumps({**seen, "metadata": meta}).encode())
+
+
+@pytest.mark.requirement("GNG-31", "GNG-21", "GNG-27", "GNG-18")
+@pytest.mark.parametrize("rev_n", [False, True])
+@pytest.mark.parametrize("row", sorted(LINKED_ROWS))
+def test_each_row_of_a_linked_kind_gets_what_it_says_if_it_has_a_queue(
+    row: int, rev_n: bool
+) -> None:
+    case = settings()[row]
+    manifest = json.loads(json.dumps(case["trueWorkload"]))
+    kind, found = linked(manifest)
+    assert plan_linked(kind, found, None) is None, "nothing is made without the queue label"
+    manifest["metadata"].setdefault("labels", {})[QUEUED] = "lq"
+    kind, found = linked(manifest)
+    assert plan_linked(kind, found, None) == CreateLinked()
+    body = linked_body(kind, found.metadata, found.gang, rev_n=rev_n)
+    spec = body["spec"]
+    name = manifest["metadata"]["name"]
+    reference = {"apiGroup": kind.resource.group, "kind": kind.name, "name": name}
+    assert spec.pop("controllerRef") == reference
+    assert body["metadata"]["labels"] == {QUEUED: "lq"}
+    if case["create"] == "never":
+        assert spec == {"replicaMode": "ReplicatedPods"}, "no gang: each pod is queued alone"
+        assert expand(spec)["gangGroups"][0]["gangMode"] == "Off"
+    else:
+        assert case["create"] == "optIn"
+        assert spec == case["revN" if rev_n else "rev1"]
+
+
+@pytest.mark.requirement("GNG-23", "GNG-24")
+def test_the_workload_of_a_linked_kind_is_owned_by_it_and_named_by_all_of_its_templates() -> None:
+    pair = pairs()["leaderworkerset"]["trueWorkload"][0]
+    manifest = json.loads(json.dumps(pair))
+    manifest["metadata"]["labels"] = {QUEUED: "lq"}
+    kind, found = linked(manifest)
+    body = linked_body(kind, found.metadata, found.gang, rev_n=False)
+    (owner,) = body["metadata"]["ownerReferences"]
+    assert (owner["uid"], owner["controller"]) == (UID, True)
+    review = Review("uid", f"{kind.resource.group}/{kind.name}", "CREATE", manifest, {})
+    seen = apply_patch(manifest, mutate(review, gangs=GangRules(on=True)).operations)
+    links = [holder.link for holder in kind.holders(seen)]
+    assert links == [body["metadata"]["name"]] * 2
 
 
 def test_a_job_of_an_ordered_jobset_may_have_its_own_by_its_annotation() -> None:
@@ -111,11 +175,15 @@ def test_a_link_of_a_user_keeps_the_default_away(name: str) -> None:
     assert (found.name, dict(found.links), found.spec) == (wanted, {"main": wanted}, None)
 
 
-@pytest.mark.requirement("GNG-19")
-def test_the_manifest_story_is_of_a_kind_that_rackgate_does_not_manage() -> None:
+@pytest.mark.requirement("GNG-19", "GNG-25")
+@pytest.mark.parametrize("queue", [None, "lq"])
+def test_the_manifest_story_makes_nothing_with_or_without_a_queue(queue: str | None) -> None:
     case = lifecycles()["manifest"]
-    manifest = given(case, "StatefulSet")
-    assert find_kind(manifest["apiVersion"], manifest["kind"]) is None
+    manifest = json.loads(json.dumps(given(case, "StatefulSet")))
+    if queue is not None:
+        manifest["metadata"]["labels"] = {QUEUED: queue}
+    kind, found = linked(manifest)
+    assert plan_linked(kind, found, None) is None
 
 
 @pytest.mark.requirement("GNG-20")

@@ -36,7 +36,6 @@ DRY_RUN: Final = "?dryRun=All&fieldValidation=Strict"
 APPLY: Final = f"{DRY_RUN}&fieldManager=test&force=true"
 LINK, RUN, GATE = names.GANG_LINK_ANNOTATION, names.GANG_RUN_ANNOTATION, names.GANG_GATE
 UNGATER: Final = (names.SYSTEM_NAMESPACE, "rackgate-ungater")
-STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", True, "StatefulSet")
 # Kinds of the pairs that a playground serves. LeaderWorkerSet and TrainJob are of other projects.
 SERVED: Final = {
     ("v1", "Service"): "/api/v1/namespaces/{}/services",
@@ -327,7 +326,7 @@ async def test_a_linked_pod_is_created_gated_whatever_creates_it(cluster: Cluste
     template = pod("", {LINK: "w"})
     template["metadata"]["labels"] = {"app": "set"}
     await cluster.create(
-        STATEFUL_SETS,
+        kinds.STATEFUL_SETS,
         {
             "apiVersion": "apps/v1",
             "kind": "StatefulSet",
@@ -347,7 +346,7 @@ async def test_a_linked_pod_is_created_gated_whatever_creates_it(cluster: Cluste
         return len(found) == 2 and all(gates(one) == [GATE] for one in found)
 
     await until("the pods of the StatefulSet are gated", made_gated)
-    await cluster.delete(STATEFUL_SETS, "set")
+    await cluster.delete(kinds.STATEFUL_SETS, "set")
 
 
 @pytest.mark.parametrize("queue", [None, "queue"])
@@ -367,7 +366,7 @@ async def test_who_links_pods_that_may_be_no_gang_is_warned(
     template = pair["spec"]["template"]
     marked = {**template["metadata"], "annotations": {LINK: "w"}}
     linked = {**pair, "spec": {**pair["spec"], "template": {**template, "metadata": marked}}}
-    where = STATEFUL_SETS.path(cluster.namespace) + DRY_RUN
+    where = kinds.STATEFUL_SETS.path(cluster.namespace) + DRY_RUN
     for policy in ("Parallel", "OrderedReady"):
         spec = {**linked["spec"], "podManagementPolicy": policy}
         status, _, warnings = await server.send("POST", where, {**linked, "spec": spec})

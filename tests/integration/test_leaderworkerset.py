@@ -6,12 +6,11 @@ Nothing here is governed, as in `test_operators`.
 from __future__ import annotations
 
 import json
-from typing import Final
 
 import pytest
 
 from rackgate.api import resources as kinds
-from rackgate.api.resources import Resource
+from rackgate.api.resources import LEADER_WORKER_SETS
 from rackgate.kube.errors import ForbiddenError
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import leaderworkerset
@@ -21,9 +20,6 @@ from tests.support.playground import Playground
 
 pytestmark = pytest.mark.integration
 
-LEADER_WORKER_SETS: Final = Resource(
-    "leaderworkerset.x-k8s.io", "v1", "leaderworkersets", True, "LeaderWorkerSet"
-)
 PREFIX = "leaderworkerset.sigs.k8s.io"
 GROUP_INDEX, GROUP_KEY = f"{PREFIX}/group-index", f"{PREFIX}/group-key"
 WORKER_INDEX = f"{PREFIX}/worker-index"

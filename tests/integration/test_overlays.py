@@ -113,10 +113,10 @@ def test_only_the_component_adds_gangs_and_it_changes_nothing_else(
         flag = f"--set=featureGates.{GANG_SCHEDULING}=true"
         assert [word for word in commands[1] if word != flag] == commands[0]
         assert commands[1].count(flag) == 1
-    for hooks in (MUTATING, VALIDATING):
+    for hooks, added in ((MUTATING, 3), (VALIDATING, 2)):
         kept = [one for one in now[hooks]["webhooks"] if one in before[hooks]["webhooks"]]
-        assert len(kept) == len(before[hooks]["webhooks"]) == len(now[hooks]["webhooks"]) - 1
-    assert all("gang" in name for _, name in set(now) - set(before))
+        assert len(kept) == len(before[hooks]["webhooks"]) == len(now[hooks]["webhooks"]) - added
+    assert all("gang" in name or "linked" in name for _, name in set(now) - set(before))
 
 
 def test_a_playground_adds_the_webhooks_of_gangs_as_kustomize_does(render: Render) -> None:
@@ -149,7 +149,10 @@ def test_only_pods_of_selected_namespaces_are_held(render: Render) -> None:
             found = now[entry["kind"], entry["metadata"]["name"]]["spec"]["matchConstraints"]
             assert found["namespaceSelector"] == expected
     selectors = {hook["name"]: hook["namespaceSelector"] for hook in now[MUTATING]["webhooks"]}
-    assert selectors["plain-pods.mutate.rackgate.dev"] == expected
+    for name in ("plain-pods", "linked", "trainjobs"):
+        assert selectors[f"{name}.mutate.rackgate.dev"] == expected
+    validating = {hook["name"]: hook["namespaceSelector"] for hook in now[VALIDATING]["webhooks"]}
+    assert validating["linked.validate.rackgate.dev"] == expected
     now = render(components=("gangs", "gangs/webhook", "namespaces"))
     selectors = {hook["name"]: hook["namespaceSelector"] for hook in now[MUTATING]["webhooks"]}
     assert selectors["gang-pods.mutate.rackgate.dev"] == expected

@@ -67,8 +67,17 @@ def own_namespace(playground: Playground, name: str) -> str:
 
 
 @contextlib.contextmanager
-def runner(playground: Playground, folder: Path, page: Path) -> Iterator[Runner]:
-    """What runs a page: in a folder and namespace of its own, which has no pods afterwards."""
+def runner(
+    playground: Playground, folder: Path, page: Path, *, jobs: str = JOBS
+) -> Iterator[Runner]:
+    """What runs a page: in a folder and namespace of its own, which has no pods afterwards.
+
+    Args:
+        playground: where it runs.
+        folder: for its files.
+        page: of docs/tasks.
+        jobs: kinds whose objects are deleted in the end.
+    """
     space = own_namespace(playground, page.stem)
     known = StateFolder(playground.state).load()
     assert known is not None
@@ -96,6 +105,6 @@ def runner(playground: Playground, folder: Path, page: Path) -> Iterator[Runner]
         yield Runner(work, environment, space, here)
     finally:
         at = ("-n", space)
-        kubectl(playground, *at, "delete", JOBS, "--all", "--timeout=2m")
+        kubectl(playground, *at, "delete", jobs, "--all", "--timeout=2m")
         kubectl(playground, *at, "delete", "pods", "--all", "--grace-period=0", "--timeout=2m")
         kubectl(playground, *at, "delete", "localqueue/default", "--timeout=1m")

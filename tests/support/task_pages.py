@@ -39,6 +39,10 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "back-up-and-restore": "tests/integration/test_operators_day.py restores a store",
     "install": "tests/integration/test_operators_day.py installs on a control plane of its own",
     "run-a-gang": "tests/integration/test_gang_jobs.py has a control plane with gang scheduling",
+    **dict.fromkeys(
+        ("run-a-statefulset", "run-a-leaderworkerset", "run-a-cronjob", "run-a-trainjob"),
+        "tests/integration/test_linked_kinds.py has a control plane with these kinds",
+    ),
     "run-gangs-of-pods": "tests/integration/test_gang_pods.py has a control plane with gangs",
     "migrate-from-kueue": "tests/integration/test_operators_day.py finds Kueue in the way",
     "run-a-playground": "tests/integration/test_playground_page.py starts one of its own",

@@ -17,12 +17,15 @@ from rackgate.api.queues import ClusterQueue, LocalQueue, ResourceFlavor, Worklo
 from rackgate.api.topology import Topology
 from rackgate.features import RENDER_FOR_KAI, Features
 from rackgate.gang.validation import errors_of
+from rackgate.jobframework.registry import find_linked_kind
 from rackgate.runtime.settings import load_settings
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_cli.explain.manifest import preview_submission
 from rackgate_cli.explain.reading import ClusterReading
+from rackgate_webhook.admission.linked import validate_linked
 from rackgate_webhook.admission.plain_pods import plain_pod_created
+from rackgate_webhook.admission.review import Review
 from rackgate_webhook.settings import WebhookSettings
 from tests.support.task_pages import (
     COMMANDS,
@@ -101,16 +104,23 @@ def test_every_manifest_is_valid(name: str, document: Any, tmp_path: Path) -> No
     if isinstance(document, list) or "apiVersion" not in document:
         return  # a file of OSMO: the page runs commands on it
     group, kind = document["apiVersion"].rpartition("/")[0], document["kind"]
-    if kind in JOBS:
+    if kind == "CronJob":
+        document = {**document["spec"]["jobTemplate"], "apiVersion": "batch/v1", "kind": "Job"}
+        document["metadata"]["name"], kind = "run", "Job"
+    linked = find_linked_kind(group, kind)
+    if linked is not None:
+        found = validate_linked(linked, Review("uid", f"{group}/{kind}", "CREATE", document, {}))
+        assert (found.errors, found.warnings) == ([], [])
+    elif kind in JOBS:
         # The pages of elastic jobs and gangs turn these gates on first.
         elastic = name.startswith("run-an-elastic-job:")
-        gangs = name.startswith("run-a-gang:")
+        gangs = name.startswith(("run-a-gang:", "run-a-cronjob:"))
         cache = Cache(
             Features(elastic_jobs=elastic, elastic_indexed_jobs=elastic, gang_scheduling=gangs)
         )
-        found = preview_submission(document, None, ClusterReading(cache), "team-a")
-        assert list(found.errors) == []
-        assert [text for text in found.warnings if RENDER_FOR_KAI not in text] == []
+        preview = preview_submission(document, None, ClusterReading(cache), "team-a")
+        assert list(preview.errors) == []
+        assert [text for text in preview.warnings if RENDER_FOR_KAI not in text] == []
     elif kind == "Pod":
         assert plain_pod_created(document).errors == []
     elif group in (GROUP, OSMO_GROUP):
@@ -125,7 +135,7 @@ def test_every_manifest_is_valid(name: str, document: Any, tmp_path: Path) -> No
         path = tmp_path / "config.yaml"
         path.write_text(yaml.safe_dump(document))
         load_settings(SETTINGS[kind], service=kind.removesuffix("Configuration"), config=path)
-    else:
+    elif kind != "TrainingRuntime":
         assert kind == "Kustomization"
         for entry in [*document["resources"], *document.get("components", ())]:
             folder = ROOT / entry.removeprefix("../").removeprefix("rackgate/")

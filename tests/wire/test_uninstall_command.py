@@ -27,7 +27,7 @@ from rackgate_cli.locations import deploy_dir
 from rackgate_cli.preflight import command as preflight
 from rackgate_cli.preflight.findings import OLD_NAMES, OURS, PART_OF
 from rackgate_cli.uninstall import command as uninstall
-from rackgate_cli.uninstall.scope import CLAIMS, CRON_JOBS, DAEMON_SETS, KUEUE_ROLES, STATEFUL_SETS
+from rackgate_cli.uninstall.scope import CLAIMS, CRON_JOBS, DAEMON_SETS, KUEUE_ROLES
 from rackgate_cli.uninstall.steps import InstallationSurvey, Uninstaller, UninstallResult
 from rackgate_cli.uninstall.view import plan
 from tests.support.apiserver import Fault, Object
@@ -50,7 +50,7 @@ MANIFESTS = [
     *install.documents(DEPLOY / "pods" / "rbac.yaml", DEPLOY / "pods" / "policies.yaml"),
 ]
 OF_OTHERS = (
-    *(kinds.DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS, kinds.JOBS, CRON_JOBS, kinds.PODS),
+    *(kinds.DEPLOYMENTS, kinds.STATEFUL_SETS, DAEMON_SETS, kinds.JOBS, CRON_JOBS, kinds.PODS),
     *(CLAIMS, kinds.SECRETS, kinds.CONFIG_MAPS, kinds.SERVICES),
 )
 HOLDERS = ("rackgate-assigner", "rackgate-ungater")
@@ -288,7 +288,7 @@ async def test_policies_and_webhooks_go_before_anything_else_is_written(world: W
     await uninstalled(world)
     written = [Target.parse(seen.path).plural for seen in world.writes()]
     first = [kind for kind in written if kind.startswith(("validating", "mutating"))]
-    assert len(first) == 30
+    assert len(first) == 32
     assert written[: len(first)] == first
 
 

@@ -33,14 +33,13 @@ _ENDING: Final = "rackgate-uninstall"
 _SERVICE: Final = re.compile(r"rackgate-(?:assigner|ungater|webhook)\.(?P<namespace>.+)")
 _REST: Final = re.compile(r"rackgate(?:-[^.]+)?\.(?P<namespace>.+)")
 
-STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", True, "StatefulSet")
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", True, "DaemonSet")
 CRON_JOBS: Final = Resource("batch", "v1", "cronjobs", True, "CronJob")
 CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", True, "PersistentVolumeClaim")
 # Kinds of objects that others may have in the namespace.
 FOREIGN_KINDS: Final = (
     kinds.DEPLOYMENTS,
-    STATEFUL_SETS,
+    kinds.STATEFUL_SETS,
     DAEMON_SETS,
     kinds.JOBS,
     CRON_JOBS,

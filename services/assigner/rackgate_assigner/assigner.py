@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from rackgate_assigner.gangs.controller import GangController
     from rackgate_assigner.gangs.index import GangIndex, JobKey
     from rackgate_assigner.gangs.instances import GangInstances
+    from rackgate_assigner.gangs.linked_controller import LinkedController
     from rackgate_assigner.gangs.native import NativeUse
     from rackgate_assigner.gangs.status_controller import GangStatusController
     from rackgate_assigner.osmo_pools.controller import PoolController
@@ -122,6 +124,7 @@ class Assigner:
         self._instances = self._start_gang_instances()
         self.jobs = self._job_controller(for_jobs, writer, settings)
         self.gangs = self._gang_controller(for_jobs)
+        self.linked = self._linked_controller(for_jobs)
         self.native_groups = self._native_groups(client)
         self.gang_statuses = self._gang_status_controller(pending)
         self.slices = self._slice_controller(SliceWriter(admission, writer), settings)
@@ -364,6 +367,21 @@ class Assigner:
             live_pods=lambda uid: self.cache.live_pod_count(uid).total,
         )
 
+    def _linked_controller(self, client: Client) -> LinkedController | None:
+        watches = self.watches
+        if watches.gangs is None:
+            return None
+        from rackgate_assigner.gangs.linked_controller import LinkedController
+        from rackgate_assigner.gangs.writer import GangWriter
+
+        return LinkedController(
+            {kind: watch.store for kind, watch in watches.linked.items()},
+            watches.gangs.store,
+            GangWriter(client),
+            self._report,
+            rev_n=self.cache.features.workload_rev_n,
+        )
+
     def _on_gang_change(self, key: JobKey) -> None:
         """The gangs of a job, or what holds it, may have changed."""
         self.jobs.queue.add(Key(*key))
@@ -506,6 +524,8 @@ class Assigner:
                     spawn(group, self.pools.run(), "osmo-pools")
                 if self.gangs is not None:
                     spawn(group, self.gangs.run(), "gangs")
+                if self.linked is not None:
+                    spawn(group, self.linked.run(), "linked")
                 if self.gang_statuses is not None:
                     spawn(group, self.gang_statuses.run(), "gang-status")
         finally:
@@ -587,6 +607,7 @@ class Assigner:
             managed.add_listener(self.slices.on_job_upsert, self.slices.on_job_delete)
         watches.workloads.add_listener(self._on_workload_upsert, self._on_workload_delete)
         self._add_gang_listeners()
+        self._add_linked_listeners()
         for classes in (watches.workload_classes, watches.classes):
             self._class_listener(classes)
         for used in (watches.topologies, watches.flavors, watches.cluster_queues):
@@ -653,6 +674,16 @@ class Assigner:
         )
         for watch in watches:
             watch.add_listener(upserted, lambda _item: on_change())
+
+    def _add_linked_listeners(self) -> None:
+        linked, watches = self.linked, self.watches
+        if linked is None or watches.gangs is None:
+            return
+        watches.gangs.add_listener(
+            lambda _before, gang: linked.on_gang_change(gang), linked.on_gang_change
+        )
+        for kind, watch in watches.linked.items():
+            watch.add_listener(partial(linked.on_upsert, kind), partial(linked.on_delete, kind))
 
     def _connect_cache(
         self, watch: Watch[V], upsert: Callable[[V], Any], delete: Callable[[str], Any]

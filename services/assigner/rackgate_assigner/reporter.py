@@ -56,6 +56,10 @@ class Reporter:
         """An Event on a Workload of gangs."""
         self._record(GANG_WORKLOADS, meta, reason, _RECONCILE, note, warning=warning)
 
+    def linked(self, resource: Resource, meta: Meta, reason: str, note: str) -> None:
+        """A Warning on an object whose pods are linked to a Workload of gangs."""
+        self._record(resource, meta, reason, _RECONCILE, note, warning=True)
+
     def pool(self, meta: Meta, reason: str, note: str, *, warning: bool = False) -> None:
         """An Event on a Pool of OSMO."""
         self._record(OSMO_POOLS, meta, reason, _RECONCILE, note, warning=warning)

@@ -14,15 +14,17 @@ import structlog
 from rackgate.api import names, resources
 from rackgate.api.resources import Resource
 from rackgate.jobframework.generic_job import GenericJob
+from rackgate.jobframework.linked_kind import LinkedKind
 from rackgate.jobframework.pod_group.membership import MANAGED
 from rackgate.jobframework.pod_group.pods import decode_group_pod
-from rackgate.jobframework.registry import JOB, KINDS
+from rackgate.jobframework.registry import JOB, KINDS, LINKED_KINDS
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.informer import Informer
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import core, kueue, osmo
 from rackgate_assigner.gangs.gang_workload import decode_gang_workload
+from rackgate_assigner.gangs.linked import LinkedObject, linked_decoder
 
 MANAGED_JOBS: Final = {"labelSelector": names.QUEUE_LABEL}
 CHILD_JOBS: Final = {"labelSelector": names.JOBSET_NAME_LABEL}
@@ -356,6 +358,7 @@ class Watches:
         child_jobs: child Jobs of JobSets, managed or not.
         osmo: pools, only with the gate.
         gangs: Workloads of gangs, only with the gate.
+        linked: objects whose pods are linked to them, by kind, only with the gate.
         group_pods: plain pods, and pods of gangs that no managed job owns; only with a gate.
     """
 
@@ -384,6 +387,11 @@ class Watches:
         self.osmo = PoolWatches(client) if osmo else None
         self.gangs = (
             OptionalWatch(client, resources.GANG_WORKLOADS, decode_gang_workload) if gangs else None
+        )
+        self.linked: dict[str, Watch[LinkedObject]] = (
+            {kind.name: _linked_watch(client, kind) for kind in LINKED_KINDS.values()}
+            if gangs
+            else {}
         )
         self.group_pods = (
             Watch(client, resources.PODS, decode_group_pod, GROUP_PODS)
@@ -422,8 +430,14 @@ class Watches:
             self.child_jobs,
             *self.kinds.values(),
             *((self.gangs,) if self.gangs is not None else ()),
+            *self.linked.values(),
             *(() if self.group_pods is None else (self.group_pods,)),
         ]
+
+
+def _linked_watch(client: Client, kind: LinkedKind) -> Watch[LinkedObject]:
+    follow = Watch if kind.built_in else OptionalWatch
+    return follow(client, kind.resource, linked_decoder(kind), MANAGED_JOBS)
 
 
 def _managed_job_watch(client: Client, kind: GenericJob[Any]) -> Watch[Any]:

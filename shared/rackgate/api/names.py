@@ -143,6 +143,8 @@ GANG_TEMPLATE_KEYS: Final = (
 # On jobs: the spec of a Workload of gangs as JSON, one for each run; what is a gang in a JobSet.
 GANG_TEMPLATE_ANNOTATION: Final = f"{GANG_GROUP}/workload-template"
 GANG_PER_ANNOTATION: Final = f"{GANG_GROUP}/gang-per"
+# On LeaderWorkerSets: the number of replicas changes, such as by an autoscaler.
+GANG_REPLICAS_VARY_ANNOTATION: Final = f"{GANG_GROUP}/replicas-vary"
 # On Workloads of Kueue: domains that several PodSets share, as JSON.
 GANG_NESTING_ANNOTATION: Final = f"{GANG_GROUP}/nested-topology"
 LWS_GROUP: Final = "leaderworkerset.x-k8s.io"

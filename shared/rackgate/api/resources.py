@@ -90,6 +90,12 @@ JOBS: Final = Resource("batch", "v1", "jobs", True, "Job")
 JOBSETS: Final = Resource(names.JOBSET_GROUP, "v1alpha2", "jobsets", True, "JobSet")
 RAY_CLUSTERS: Final = Resource(names.RAY_GROUP, "v1", "rayclusters", True, "RayCluster")
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", True, "Deployment")
+STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", True, "StatefulSet")
+LEADER_WORKER_SETS: Final = Resource(
+    "leaderworkerset.x-k8s.io", "v1", "leaderworkersets", True, "LeaderWorkerSet"
+)
+MPI_JOBS: Final = Resource("kubeflow.org", "v2beta1", "mpijobs", True, "MPIJob")
+TRAIN_JOBS: Final = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", True, "TrainJob")
 EVENTS: Final = Resource("events.k8s.io", "v1", "events", True, "Event")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", True, "Lease")
 PRIORITY_CLASSES: Final = Resource(

@@ -285,6 +285,25 @@ def unsupported_in_pod(pod: Manifest) -> list[Unsupported]:
     ]
 
 
+def unsupported_in_linked(obj: Manifest) -> list[Unsupported]:
+    """What is set in the metadata of an object whose pods are linked, and has no effect.
+
+    Args:
+        obj: as JSON data; malformed parts are skipped.
+    """
+    annotations = _object_at(_object_at(obj, "metadata"), "annotations")
+    misplaced = [
+        Unsupported(f"metadata.annotations[{key}]", "set it in the metadata of the pod templates")
+        for key in sorted(_TOPOLOGY)
+        if key in annotations
+    ]
+    return [
+        *_unknown_keys(obj, "", "labels", _JOB_LABELS),
+        *misplaced,
+        *_unknown_keys(obj, "", "annotations", _TOPOLOGY),
+    ]
+
+
 def _resource_claims(template: Manifest, path: str) -> Iterator[Unsupported]:
     if _is_set(_object_at(template, "spec"), "resourceClaims"):
         instead = (

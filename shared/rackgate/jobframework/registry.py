@@ -1,17 +1,25 @@
-"""The kinds of jobs that Rackgate manages. To add one, add its folder and a line here."""
+"""The kinds that Rackgate manages. To add one, add its folder and a line here."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from rackgate.features import Features
+from rackgate.jobframework.deployment.deployment import DeploymentKind
 from rackgate.jobframework.generic_job import GenericJob, JobLike
 from rackgate.jobframework.job.batch_job import BatchJob
 from rackgate.jobframework.jobset.jobset import JobSetJob
+from rackgate.jobframework.leaderworkerset.leader_worker_set import LeaderWorkerSetKind
+from rackgate.jobframework.linked_kind import LinkedKind
+from rackgate.jobframework.mpijob.mpi_job import MPIJobKind
 from rackgate.jobframework.pod_group.gang_group import GangGroupJob
 from rackgate.jobframework.pod_group.membership import is_gang_id
 from rackgate.jobframework.pod_group.pod_group import PlainPodJob, PodGroupJob
 from rackgate.jobframework.raycluster.raycluster import RayClusterJob
+from rackgate.jobframework.statefulset.stateful_set import StatefulSetKind
+from rackgate.jobframework.templates import items, section
+from rackgate.jobframework.trainjob.train_job import TrainJobKind
 from rackgate.wire.kueue import Workload
 
 JOB: Final = BatchJob()
@@ -43,6 +51,62 @@ POD_KINDS: Final = (PLAIN_POD, POD_GROUP, GANG)
 # They have the name of their Workload.
 NAMED_AS_WORKLOAD: Final = (POD_GROUP, GANG)
 _BY_TYPE.update({kind.object_type: kind for kind in POD_KINDS})
+
+
+LINKED_KINDS: Final[dict[str, LinkedKind]] = {
+    kind.name: kind
+    for kind in (
+        StatefulSetKind(),
+        DeploymentKind(),
+        LeaderWorkerSetKind(),
+        MPIJobKind(),
+        TrainJobKind(),
+    )
+}
+"""Kinds whose pods are linked to a Workload of gangs, by their name in the API."""
+
+
+def find_linked_kind(group: str, kind: str) -> LinkedKind | None:
+    """The linked kind of this name in an API group."""
+    found = LINKED_KINDS.get(kind)
+    return found if found is not None and group == found.resource.group else None
+
+
+def is_linked_part(manifest: Mapping[str, Any]) -> bool:
+    """Whether an object of a known kind makes this one: the outermost one has the gangs."""
+    return any(
+        is_known_kind(api_version, kind) for api_version, kind, _ in _controllers_of(manifest)
+    )
+
+
+def linked_makers(manifest: Mapping[str, Any]) -> list[tuple[LinkedKind, str]]:
+    """Kind and name of the object of a linked kind that makes this one; at most one."""
+    found = (
+        (find_linked_kind(_group_of(api_version), kind), name)
+        for api_version, kind, name in _controllers_of(manifest)
+    )
+    return [(kind, name) for kind, name in found if kind is not None]
+
+
+def is_known_kind(api_version: str, kind: str) -> bool:
+    """Whether an owner reference names a kind of job, or a linked kind."""
+    linked = find_linked_kind(_group_of(api_version), kind)
+    return linked is not None or find_kind(api_version, kind) is not None
+
+
+def _controllers_of(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """API version, kind and name of the owners that control an object."""
+    owners = items(section(manifest, "metadata"), "ownerReferences", "metadata")
+    return [
+        (str(owner.get("apiVersion", "")), str(owner.get("kind", "")), str(owner.get("name", "")))
+        for owner in owners
+        if owner.get("controller") is True
+    ]
+
+
+def _group_of(api_version: str) -> str:
+    group, slash, _ = api_version.partition("/")
+    return group if slash else ""
 
 
 def kind_of(job: JobLike) -> GenericJob[Any]:

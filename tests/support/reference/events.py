@@ -133,7 +133,7 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "GangWorkloadRefused",
             KINDS,
             "Warning",
-            "The API server rejected the Workload of gangs of the job. The message says why; it is tried again.",
+            "The API server rejected the Workload of gangs of the job, or of an object whose pods are linked. The message says why; it is tried again.",
         ),
         (
             "ResizeNotSupported",
@@ -293,7 +293,7 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "DefaultCreated",
             "Workload of gangs",
             "Normal",
-            "Rackgate made it for a job. It is deleted with the job.",
+            "Rackgate made it for a job, or for an object whose pods are linked. It is deleted with that.",
         ),
         (
             "Adopted",
@@ -313,7 +313,8 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             f"{KINDS}, Workload of gangs",
             "Warning",
             "A job is not admitted because of its gangs. `InvalidTemplate`: its annotation is no valid spec."
-            " `WorkloadNameTaken`: the Workload of gangs that it would get has another owner. `Unreadable`: the"
+            " `WorkloadNameTaken`: the Workload of gangs that it would get has another owner; also on objects"
+            " whose pods are linked, which use that one. `Unreadable`: the"
             " spec has an unknown form. `SharedByTwoJobs`: another job uses it; also on the Workload of gangs."
             " `Unsatisfiable`: a gang needs more pods than the job has. `TopologyRequestInvalid`: its topology"
             " requests cannot be used.",

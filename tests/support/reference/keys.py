@@ -128,6 +128,11 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
                 " the topology requests of a Workload of gangs.",
             ),
             (
+                "scheduling.rackgate.dev/replicas-vary",
+                "LeaderWorkerSet",
+                '`"true"`: the number of replicas changes, such as by an autoscaler. Each pod is queued on its own.',
+            ),
+            (
                 "scheduling.rackgate.dev/gang-per",
                 "JobSet (annotation)",
                 "`ReplicatedJob`: each replicatedJob is a gang of its own. Without it, the JobSet is one gang.",

@@ -9,6 +9,7 @@ import yaml
 
 from rackgate.api.names import GANG_GATE, GANG_GROUP, GANG_LINK_ANNOTATION, UNMANAGED_NAMESPACES
 from rackgate.api.resources import GANG_WORKLOADS
+from rackgate.jobframework.registry import LINKED_KINDS
 from rackgate_cli.controlplane import install
 from rackgate_cli.locations import deploy_dir
 from rackgate_webhook.settings import WebhookSettings
@@ -16,6 +17,7 @@ from rackgate_webhook.settings import WebhookSettings
 DEPLOY = deploy_dir()
 GANGS = DEPLOY / "gangs"
 Object = dict[str, Any]
+LINKED = {(kind.resource.group, kind.resource.plural) for kind in LINKED_KINDS.values()}
 
 
 def documents(path: str) -> list[Object]:
@@ -46,10 +48,11 @@ def test_the_component_has_every_manifest_of_its_folder() -> None:
 
 
 def test_no_other_kustomization_installs_it() -> None:
-    """The base knows the gate of its pods, the component for namespaces the names of policies."""
+    """The base knows gate and link of pods, the component for namespaces the names of policies."""
     for file in DEPLOY.rglob("*.yaml"):
         if GANGS not in file.parents and DEPLOY / "native-gangs" not in file.parents:
-            assert GANG_GROUP not in file.read_text().replace(GANG_GATE, ""), file
+            text = file.read_text().replace(GANG_GATE, "").replace(GANG_LINK_ANNOTATION, "")
+            assert GANG_GROUP not in text, file
     for file in DEPLOY.rglob("kustomization.yaml"):
         assert not [
             one for one in yaml.safe_load(file.read_text()).get("resources", ()) if "gangs" in one
@@ -92,17 +95,21 @@ def test_the_webhooks_join_the_configurations_of_the_base_and_fail_open(kind: st
     (base,) = install.documents(DEPLOY / "webhook" / file)
     assert added["metadata"]["name"] == base["metadata"]["name"]
     assert added["metadata"]["name"] in WebhookSettings().certificates.configuration_names
-    (hook,) = added["webhooks"]
-    (rule,) = hook["rules"]
+    named = {hook["name"].partition(".")[0]: hook for hook in added["webhooks"]}
+    assert {*named} - {"trainjobs"} == {"gangs", "linked"}
+    (rule,) = named["gangs"]["rules"]
     assert (rule["apiGroups"], rule["resources"]) == ([GANG_GROUP], [GANG_WORKLOADS.plural])
     assert rule["operations"] == ["CREATE", "UPDATE"]
-    assert hook["failurePolicy"] == "Ignore"
-    assert hook["clientConfig"] == {
-        "service": {
-            **base["webhooks"][0]["clientConfig"]["service"],
-            "path": hook["clientConfig"]["service"]["path"],
+    assert _resources(named["linked"]["rules"]) == LINKED
+    for hook in added["webhooks"]:
+        assert hook["failurePolicy"] == "Ignore"
+        assert hook["matchConditions"]
+        assert hook["clientConfig"] == {
+            "service": {
+                **base["webhooks"][0]["clientConfig"]["service"],
+                "path": hook["clientConfig"]["service"]["path"],
+            }
         }
-    }
 
 
 @pytest.mark.requirement("GNG-14")
@@ -123,8 +130,33 @@ def test_the_policies_match_pods_of_gangs_alone() -> None:
     assert POLICIES["ValidatingAdmissionPolicyBinding"]["spec"]["validationActions"] == ["Deny"]
 
 
+def test_each_linked_kind_is_reviewed_watched_and_held_to_its_queue() -> None:
+    """A kind that is added to the registry needs these manifests."""
+    policy, binding = (
+        one["spec"] for one in ALL_POLICIES if "rackgate-linked" in one["metadata"]["name"]
+    )
+    assert (policy["failurePolicy"], binding["validationActions"]) == ("Fail", ["Deny"])
+    assert _resources(policy["matchConstraints"]["resourceRules"]) == LINKED
+    rules = ROLES["rackgate-assigner-gangs.rackgate-system"]["rules"]
+    watched = [rule for rule in rules if "watch" in rule["verbs"]]
+    assert _resources(watched) - {(GANG_GROUP, GANG_WORKLOADS.plural)} == LINKED
+    ends = {(group, f"{plural}/finalizers") for group, plural in LINKED}
+    assert _resources([rule for rule in rules if "update" in rule["verbs"]]) == ends
+
+
+def _resources(rules: list[Object]) -> set[tuple[str, str]]:
+    return {
+        (group, resource)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
 def test_what_only_warns_never_stops_anybody() -> None:
-    policy, binding = (one["spec"] for one in ALL_POLICIES if one not in POLICIES.values())
+    policy, binding = (
+        one["spec"] for one in ALL_POLICIES if "gang-hints" in one["metadata"]["name"]
+    )
     assert (policy["failurePolicy"], binding["validationActions"]) == ("Ignore", ["Warn"])
     resources = {
         name for rule in policy["matchConstraints"]["resourceRules"] for name in rule["resources"]

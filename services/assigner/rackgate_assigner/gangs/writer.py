@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from rackgate.api.names import FieldManager
 from rackgate.api.resources import GANG_WORKLOADS
-from rackgate.kube.client import Client
+from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
+from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import AlreadyExistsError, NotFoundError
 from rackgate.wire.core import Meta, MetadataOnly
 from rackgate_assigner.workload.status import status_apply
@@ -60,6 +61,19 @@ class GangWriter:
         }
         path = GANG_WORKLOADS.path(meta.namespace, meta.name)
         await self._client.apply(path, msgspec.json.encode(body), FieldManager.GANG_OWNERS)
+
+    async def patch(self, meta: Meta, operations: Sequence[JsonPatchOp]) -> None:
+        """Change this version of one; it may be gone.
+
+        Raises:
+            UnprocessableError: it has changed.
+        """
+        path = GANG_WORKLOADS.path(meta.namespace, meta.name)
+        bound = with_preconditions(operations, uid=meta.uid, resource_version=meta.resource_version)
+        try:
+            await self._client.patch(path, msgspec.json.encode(bound), PatchType.JSON)
+        except NotFoundError:
+            return
 
     async def write_status(self, meta: Meta, status: Mapping[str, Any]) -> None:
         """Write all of the status.

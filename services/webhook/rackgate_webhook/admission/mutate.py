@@ -32,7 +32,7 @@ from rackgate.jobframework.managed import (
     remove_injection,
 )
 from rackgate.jobframework.podsets import PODSET
-from rackgate.jobframework.registry import JOB
+from rackgate.jobframework.registry import JOB, JOBSET
 from rackgate.jobframework.templates import (
     annotations_of,
     gates_of,
@@ -47,6 +47,7 @@ from rackgate.jobframework.templates import (
 )
 from rackgate.jobframework.topology_request import topology_request
 from rackgate_webhook.admission.gangs import GANG_WORKLOAD, GangRules
+from rackgate_webhook.admission.linked import linked_kind_of, mutate_linked, pass_link_on
 from rackgate_webhook.admission.objects import name_errors
 from rackgate_webhook.admission.plain_pods import is_plain_pod, plain_pod_created
 from rackgate_webhook.admission.review import AdmissionResponse, Review, kind_of_review
@@ -94,6 +95,12 @@ def mutate(
         return AdmissionResponse()
     if review.kind == GANG_WORKLOAD:
         return gangs.mutate(review)
+    if gangs.on and review.operation in ("CREATE", "UPDATE"):
+        linked = linked_kind_of(review)
+        if linked is not None:
+            return mutate_linked(linked, review)
+        if kind is JOBSET and review.operation == "CREATE" and not is_managed(review.object):
+            return pass_link_on(review.object)
     if kai is not None and kind is JOB and is_for_kai(review.object, review.old_object):
         return _render_for_kai(review.object, kai)
     if kind is not None and review.operation == "CREATE":

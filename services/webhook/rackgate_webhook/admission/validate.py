@@ -43,6 +43,7 @@ from rackgate.jobframework.templates import (
 )
 from rackgate.jobframework.topology_request import topology_errors
 from rackgate_webhook.admission.gangs import GANG_WORKLOAD, GangRules
+from rackgate_webhook.admission.linked import linked_kind_of, validate_linked
 from rackgate_webhook.admission.objects import (
     admission_check_errors,
     cluster_queue_errors,
@@ -83,7 +84,13 @@ def validate(
         MalformedError: the object has a shape that the API server never sends.
     """
     kind, rule = kind_of_review(review), _RULES.get(review.kind)
-    is_known = kind is not None or rule is not None or review.kind in (_WORKLOAD, GANG_WORKLOAD)
+    linked = linked_kind_of(review) if gangs.on else None
+    is_known = (
+        linked is not None
+        or kind is not None
+        or rule is not None
+        or review.kind in (_WORKLOAD, GANG_WORKLOAD)
+    )
     if not is_known or review.sub_resource or review.operation not in ("CREATE", "UPDATE"):
         return AdmissionResponse()
     found, stored = review.object, review.old_object
@@ -91,6 +98,8 @@ def validate(
         return AdmissionResponse()
     if review.kind == GANG_WORKLOAD:
         return gangs.validate(review)
+    if linked is not None:
+        return validate_linked(linked, review)
     if kind is not None:
         validator = _JobValidator(kind, kind.name in elastic_kinds, both_levels, gangs)
         errors = validator.errors(found, stored)
