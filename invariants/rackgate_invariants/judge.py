@@ -17,6 +17,7 @@ from rackgate_invariants.rules import (
     capacity,
     evictions,
     excess_pods,
+    gangs,
     jobs,
     orphans,
     podsets,
@@ -55,13 +56,14 @@ def _every_breach(cluster: Cluster) -> Iterator[Breach]:
     workloads = {workload.key: workload for workload in cluster.workloads}
     for group in groups.values():
         yield from _check_group(group, groups, node_index, workloads, cluster.read_at)
-    # What only all groups together show: capacity and quota.
+    # What only all groups together show: capacity, quota and gangs.
     usages = job_usages(cluster, groups, node_index)
     yield from capacity.check_capacity(groups, node_index)
     yield from quota.check_quota(cluster, groups, usages)
     yield from quota.check_uncharged(cluster, usages)
     yield from quota.check_queue_statuses(cluster, groups, usages)
     yield from stopped_queues.check(cluster)
+    yield from gangs.check(cluster, groups)
 
 
 def _check_group(
