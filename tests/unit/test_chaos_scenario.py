@@ -76,7 +76,7 @@ def test_a_scenario_tells_all_its_faults_for_replay() -> None:
     assert lines[0].startswith("seed 3: ")
     composites = len(draw(3).sets) + len(draw(3).elastic)
     queues = len(draw(3).tree) + len(draw(3).changes)
-    assert len(lines) == 1 + queues + composites + len(draw(3).faults)
+    assert len(lines) == 1 + queues + composites + len(draw(3).gangs) + len(draw(3).faults)
 
 
 def test_every_scenario_has_jobsets_and_elastic_jobs_that_fit() -> None:
