@@ -33,6 +33,7 @@ OWN_PLANES = (
     "test_gates_off",
     "test_gangs",
     "test_gang_jobs",
+    "test_gang_kills",
     "test_pod_groups",
 )
 LONG = (
