@@ -63,7 +63,7 @@ class _Gang:
 
 def check(cluster: Cluster, groups: Mapping[str, ObjectGroup]) -> Iterator[Breach]:
     """All rules about gangs."""
-    workloads = {row.key: row for row in cluster.gang_workloads}
+    workloads = by_key(cluster)
     gangs: dict[tuple[str, GangKey], _Gang] = {}
     for root, group in groups.items():
         linked = [pod for pod in group.pods.values() if pod.link or pod.run or pod.gates]
@@ -87,6 +87,38 @@ def check(cluster: Cluster, groups: Mapping[str, ObjectGroup]) -> Iterator[Breac
                 if released:
                     yield from _too_many(gang, workload, released)
                     yield from _in_part(gang, workload, released, members.gated)
+
+
+def by_key(cluster: Cluster) -> dict[str, GangWorkloadRow]:
+    """Workloads of gangs by `namespace/name`."""
+    return {row.key: row for row in cluster.gang_workloads}
+
+
+def starting(group: ObjectGroup, workloads: Mapping[str, GangWorkloadRow]) -> dict[str, bool]:
+    """Pods of gangs that have not started, by uid, and whether their gang could start.
+
+    It could not if pods are missing, one has a gate of another owner, or a host is unhealthy.
+    """
+    gangs: dict[tuple[str, GangKey], _Gang] = {}
+    found: dict[str, bool] = {}
+    for pod in group.pods.values():
+        if not pod.link or pod.terminating:
+            continue
+        gang = _gang_of(pod, workloads, gangs)
+        if gang is not None:
+            _add(gang.members.setdefault(group.root, _Members()), pod)
+        elif names.GANG_GATE in pod.gates:
+            found[pod.uid] = False
+    runs = {workload.run for workload in group.own if workload.run}
+    healthy = not any(workload.unhealthy_hosts for workload in group.own)
+    for gang in gangs.values():
+        for members in gang.members.values():
+            if runs & members.released.keys():
+                continue
+            free = all(gate in OUR_GATES for pod in members.gated for gate in pod.gates)
+            complete = healthy and free and len(members.gated) >= gang.least
+            found.update((pod.uid, complete) for pod in members.gated)
+    return found
 
 
 def _gang_of(

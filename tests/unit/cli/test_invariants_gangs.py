@@ -240,6 +240,30 @@ def test_a_gang_that_has_lost_pods_may_be_released_in_part(loss: str) -> None:
     assert rules_of_gangs(world) == []
 
 
+@pytest.mark.requirement("OPS-12")
+@pytest.mark.parametrize("reason", ["missing pod", "foreign gate", "no Workload", "unhealthy host"])
+def test_a_gang_that_waits_for_something_is_not_late(reason: str) -> None:
+    world = gang()
+    for item in world.pods:
+        hold(item)
+    assert rules(world) == ["not-released"], "nothing is missing"
+    if reason == "missing pod":
+        world.pods.remove(world.pod("train-2"))
+    elif reason == "foreign gate":
+        hold(world.pod("train-2"), FOREIGN_GATE)
+    elif reason == "no Workload":
+        world.gang_workloads = []
+    else:
+        world.workload["status"]["unhealthyNodes"] = [{"name": "n2"}]
+    assert rules(world) == []
+
+
+def test_a_replacement_in_a_gang_that_has_started_is_late_by_itself() -> None:
+    world = gang()
+    hold(world.pod("train-2"))["metadata"]["creationTimestamp"] = LATE
+    assert rules(world) == ["not-released"]
+
+
 def test_each_replica_is_a_gang_of_its_own() -> None:
     world = gang()
     spec = world.gang_workloads[0]["spec"]
