@@ -135,7 +135,8 @@ class GangUsers:
     async def _keep(self, plan: GangPlan) -> None:
         wanted, present = group_pods(plan), await self._pods(plan)
         phases = [pod["status"]["phase"] for pod in present.values()]
-        if phases.count("Succeeded") == plan.pods:
+        # A drained node loses pods that have succeeded, too.
+        if phases.count("Succeeded") == plan.pods or await self._is_finished(plan):
             self.done.add(plan.name)
             return
         for name, made in wanted.items():
@@ -143,6 +144,12 @@ class GangUsers:
                 await self.users.create(kinds.PODS, made)
             elif present[name]["status"]["phase"] == "Failed":
                 await self.users.cluster.delete(kinds.PODS, name)
+
+    async def _is_finished(self, plan: GangPlan) -> bool:
+        """Whether the Workload of a group, which has its name, is finished."""
+        found = await self.users.cluster.find(kinds.WORKLOADS, plan.name) or {}
+        conditions = found.get("status", {}).get("conditions", [])
+        return any((c["type"], c["status"]) == ("Finished", "True") for c in conditions)
 
     async def _faults(self, plan: GangPlan) -> list[str]:
         """Why a gang has not come to its end yet; Jobs are looked at with all others."""
