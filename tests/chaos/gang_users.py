@@ -1,6 +1,6 @@
 """The people of gangs: they create them, act on their Workloads of gangs, and lose pods.
 
-Nobody but their user creates plain pods again that were deleted. So one looks again and again.
+Only their user creates plain pods again that were deleted, and looks again and again.
 """
 
 from __future__ import annotations
