@@ -15,6 +15,7 @@ from rackgate.api.names import slice_ordinal
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate_invariants.rows.rows import (
     FlavorRow,
+    GangWorkloadRow,
     JobRow,
     NodeRow,
     PodRow,
@@ -51,6 +52,7 @@ class Cluster:
     jobsets: Collection[JobRow] = ()
     rayclusters: Collection[JobRow] = ()
     workloads: Collection[WorkloadRow] = ()
+    gang_workloads: Collection[GangWorkloadRow] = ()
     flavors: Collection[FlavorRow] = ()
     topologies: Collection[TopologyRow] = ()
     cluster_queues: Collection[QueueRow] = ()

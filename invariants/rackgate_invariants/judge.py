@@ -17,6 +17,7 @@ from rackgate_invariants.rules import (
     capacity,
     evictions,
     excess_pods,
+    gangs,
     jobs,
     orphans,
     podsets,
@@ -53,15 +54,20 @@ def _every_breach(cluster: Cluster) -> Iterator[Breach]:
     groups = group_by_job(cluster)
     node_index = NodeIndex(cluster.nodes, cluster.flavors, cluster.topologies)
     workloads = {workload.key: workload for workload in cluster.workloads}
+    gang_workloads = gangs.by_key(cluster)
     for group in groups.values():
-        yield from _check_group(group, groups, node_index, workloads, cluster.read_at)
-    # What only all groups together show: capacity and quota.
+        starting = gangs.starting(group, gang_workloads)
+        yield from _check_group(
+            group, groups, node_index, workloads, cluster.read_at, starting=starting
+        )
+    # What only all groups together show: capacity, quota and gangs.
     usages = job_usages(cluster, groups, node_index)
     yield from capacity.check_capacity(groups, node_index)
     yield from quota.check_quota(cluster, groups, usages)
     yield from quota.check_uncharged(cluster, usages)
     yield from quota.check_queue_statuses(cluster, groups, usages)
     yield from stopped_queues.check(cluster)
+    yield from gangs.check(cluster, groups)
 
 
 def _check_group(
@@ -70,13 +76,15 @@ def _check_group(
     node_index: NodeIndex,
     workloads: Mapping[str, WorkloadRow],
     now: float,
+    *,
+    starting: Mapping[str, bool],
 ) -> Iterator[Breach]:
     """Breaches that the objects of one job show."""
     for placed in group.placed():
         yield from podsets.check_counts(placed, now)
         yield from podsets.check_domains(placed, node_index)
         yield from podsets.check_ranks(placed, group)
-        yield from jobs.check_ungated(placed, group, now)
+        yield from jobs.check_ungated(placed, group, now, starting)
         yield from jobs.check_domain_gone(placed, node_index)
     for workload in group.workloads.values():
         yield from evictions.check_record(workload)

@@ -14,6 +14,7 @@ from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundE
 from rackgate.runtime import clock
 from rackgate.wire.lists import page_items
 from rackgate_invariants.cluster import Cluster
+from rackgate_invariants.rows.gangs import gang_workload_row
 from rackgate_invariants.rows.jobs import job_row, jobset_row, mark_unmanaged, raycluster_row
 from rackgate_invariants.rows.projections import Decode, node_row, pod_row
 from rackgate_invariants.rows.queues import (
@@ -155,6 +156,7 @@ SOURCES: Final = (
     Source("flavors", kinds.FLAVORS, flavor_row),
     Source("pods", kinds.PODS, pod_row, NOT_ENDED),
     Source("workloads", kinds.WORKLOADS, workload_row),
+    Source("gang_workloads", kinds.GANG_WORKLOADS, gang_workload_row, optional=True),
     Source("jobs", kinds.JOBS, job_row),
     Source("jobsets", kinds.JOBSETS, jobset_row, optional=True),
     Source("rayclusters", kinds.RAY_CLUSTERS, raycluster_row, optional=True),

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from rackgate.kube.errors import KubeError, NotFoundError
 from tests.chaos.composites import SetPlan, set_manifest
 from tests.chaos.endings import finished
 from tests.chaos.fleet import Exit, Fleet, Replica
+from tests.chaos.gangs import GangKind, GangPlan
 from tests.chaos.job_options import UserAction
 from tests.chaos.scenario import JobPlan
 from tests.chaos.users import Users, manifest
@@ -39,7 +41,8 @@ async def wait_all_finished(users: Users) -> tuple[list[str], set[str]]:
         What is wrong with those that are not, and the names of those that came last.
     """
     cluster, scenario = users.cluster, users.scenario
-    plans: list[JobPlan | SetPlan] = [*scenario.jobs, *scenario.sets]
+    gangs = [plan for plan in scenario.gangs if plan.kind is GangKind.JOB]
+    plans: list[JobPlan | SetPlan | GangPlan] = [*scenario.jobs, *scenario.sets, *gangs]
     wanted = {p.name for p in plans if p.ends and p.name in users.created}
     last: set[str] = set()
 
@@ -143,7 +146,13 @@ async def nothing_left(cluster: Cluster) -> list[str]:
             for kind in JOB_KINDS:
                 for entry in await _present(cluster, kind):
                     await cluster.delete(kind, entry["metadata"]["name"])
-            for kind in (*JOB_KINDS, kinds.PODS, kinds.WORKLOADS):
+            for pod in await cluster.list_all(kinds.PODS):
+                # No controller of a group creates it again.
+                if names.POD_GROUP_LABEL in pod["metadata"].get("labels", {}):
+                    await cluster.delete(kinds.PODS, pod["metadata"]["name"])
+            for entry in await _present(cluster, kinds.GANG_WORKLOADS):
+                await cluster.delete(kinds.GANG_WORKLOADS, entry["metadata"]["name"])
+            for kind in (*JOB_KINDS, kinds.PODS, kinds.WORKLOADS, kinds.GANG_WORKLOADS):
                 left.extend(
                     f"{kind.plural}/{entry['metadata']['name']}"
                     for entry in await _present(cluster, kind)

@@ -31,6 +31,7 @@ class SetPlan:
         run_s: how long its pods run.
         fate_at: second at which its fate comes.
         queue, priority: where it is submitted, and its class.
+        gang_per_job: each replicated Job is a gang, if there are gangs; otherwise all together.
     """
 
     name: str
@@ -45,6 +46,7 @@ class SetPlan:
     fate_at: float
     queue: str = ""
     priority: str = NO_CLASS
+    gang_per_job: bool = False
 
     @property
     def ends(self) -> bool:
@@ -177,6 +179,8 @@ def set_manifest(plan: SetPlan, pool: str) -> Object:
         spec={"completionMode": "Indexed", **patient},
     )
     found = jobset(plan.name, [leader, workers], queue=plan.queue)
+    if plan.gang_per_job:
+        found["metadata"]["annotations"] = {names.GANG_PER_ANNOTATION: "ReplicatedJob"}
     found["metadata"]["labels"] |= priority_label(plan.priority, pool)
     return found
 

@@ -78,6 +78,7 @@ class Fleet:
 
     Attributes:
         offsets: of each replica's wall clock, in seconds.
+        gates: feature gates that differ from those of the playground.
         restarts: seconds until what died is started again, as a kubelet would, one after another.
         replicas: by name, `assigner-0` for instance.
         exits: every process that ended.
@@ -88,6 +89,7 @@ class Fleet:
     seed: str
     offsets: Mapping[str, float]
     restarts: Iterable[float]
+    gates: Mapping[str, bool] = field(default_factory=dict)
     replicas: dict[str, Replica] = field(default_factory=dict)
     exits: list[Exit] = field(default_factory=list)
     _ports: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -176,6 +178,7 @@ class Fleet:
         folder, document = self.playground.state, self._document(service)
         listener = self.proxy.open(name, self.seed)
         document["connection"]["server"] = listener.url
+        document["featureGates"] = {**document.get("featureGates", {}), **self.gates}
         if service != "webhook":
             document["leaderElection"]["stateDir"] = str(folder / "services" / f"{name}.chaos")
         document["clockOffset"] = self.offsets.get(name, 0.0)

@@ -123,11 +123,12 @@ def manifest(plan: QuotaPlan, pool: str) -> Object:
     group["flavors"][0]["resources"].append({"name": "memory", "nominalQuota": MEMORY})
     made["spec"] |= {
         "resourceGroups": [group],
-        "cohortName": above,
         "preemption": dict(plan.preemption or {}),
         "queueingStrategy": plan.strategy,
         "stopPolicy": plan.stop,
     }
+    if plan.cohort:
+        made["spec"]["cohortName"] = above
     return made
 
 

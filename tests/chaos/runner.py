@@ -12,17 +12,18 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rackgate.api import resources as kinds
 from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
-from tests.chaos import administrator, checks
+from tests.chaos import administrator, checks, gangs
 from tests.chaos.checks_elastic import wait_all_resized
 from tests.chaos.elastic_users import ElasticUsers
 from tests.chaos.fleet import Exit, Fleet
+from tests.chaos.gang_users import GangUsers
 from tests.chaos.injector import Injector
 from tests.chaos.leases import lease_of
 from tests.chaos.limits import SCENARIO_LIMIT_S
@@ -66,6 +67,8 @@ class Report:
         last: the Jobs that ended last.
         preemptions: as many as were seen, by reason.
         borrowed_cpu: the most that all queues together borrowed at a time.
+        gang_runs: Workloads of gangs whose pods were seen released, once for each run.
+        gang_evictions: as many as were seen, by reason.
     """
 
     scenario: Scenario
@@ -85,6 +88,8 @@ class Report:
     last: set[str] = field(default_factory=set)
     preemptions: Counter[str] = field(default_factory=Counter)
     borrowed_cpu: int = 0
+    gang_runs: int = 0
+    gang_evictions: Counter[str] = field(default_factory=Counter)
 
     @property
     def lease_expired_exits(self) -> int:
@@ -93,9 +98,14 @@ class Report:
 
 
 @contextlib.contextmanager
-def chaos_playground(folder: Path, operators: tuple[str, ...] = ()) -> Iterator[Playground]:
-    """A playground whose services have credentials and configuration, and do not run."""
-    gates = (ELASTIC_JOBS, ELASTIC_INDEXED_JOBS)
+def chaos_playground(
+    folder: Path, operators: tuple[str, ...] = (), *, with_gangs: bool = False
+) -> Iterator[Playground]:
+    """A playground whose services have credentials and configuration, and do not run.
+
+    With gangs, it has what `deploy` installs for them; a scenario has them or not.
+    """
+    gates = (ELASTIC_JOBS, ELASTIC_INDEXED_JOBS, *(gangs.GATES if with_gangs else ()))
     playground = start_playground(
         folder, nodes=0, operators=operators, gates=gates, lease_s=LEASE_S
     )
@@ -154,7 +164,8 @@ async def run_scenario(
     restarts = (dice.uniform(*RESTART_S) for _ in itertools.count())
     with Proxy(playground.server, playground.state / "pki", points) as proxy:
         async with contextlib.AsyncExitStack() as stack:
-            fleet = Fleet(playground, proxy, str(scenario.seed), scenario.offsets, restarts)
+            gates = dict.fromkeys(gangs.GATES, bool(scenario.gangs))
+            fleet = Fleet(playground, proxy, str(scenario.seed), scenario.offsets, restarts, gates)
             stack.callback(fleet.kill_all)
             cluster = await stack.enter_async_context(furnished(playground))
             run = _Run(playground, proxy, fleet, cluster, report, limit_s, beside)
@@ -193,6 +204,8 @@ class _Run:
         report.breaches = watcher.found
         report.preemptions = Counter(watcher.preemptions.values())
         report.borrowed_cpu = watcher.borrowed_cpu
+        report.gang_runs = len(watcher.gang_runs)
+        report.gang_evictions = Counter(watcher.gang_evictions.values())
         self._judge(users, watcher, logs)
         if report.problems or os.environ.get(KEEP_VARIABLE):
             self._keep()
@@ -206,12 +219,18 @@ class _Run:
                 await self.fleet.ready()
                 # A scenario that failed may have left jobs.
                 await checks.nothing_left(self.cluster)
-                await administrator.set_up(self.cluster, self.report.scenario.tree)
-            growers = ElasticUsers(users)
-            async with _background(watcher.run(), users.lift_gates(), growers.autoscale()):
+                tree = self.report.scenario.tree
+                await administrator.set_up(
+                    self.cluster, (*tree, gangs.QUEUE) if self.report.scenario.gangs else tree
+                )
+            growers, ganging = ElasticUsers(users), GangUsers(users)
+            async with _background(
+                watcher.run(), users.lift_gates(), growers.autoscale(), ganging.keep_groups()
+            ):
                 with self._phase("fire"):
-                    await self._inject_faults(users, growers, injector)
-                await self._wait_for_recovery(users)
+                    acts = (users.act, growers.act, ganging.act, injector.act)
+                    await self._inject_faults(users, acts, injector)
+                await self._wait_for_recovery(users, ganging)
         with self._phase("end"):
             await self.fleet.end_all()
 
@@ -225,25 +244,30 @@ class _Run:
         """Folder for what a failure leaves behind."""
         return self.playground.state.parent / f"evidence-{self.report.scenario.seed}"
 
-    async def _inject_faults(self, users: Users, growers: ElasticUsers, injector: Injector) -> None:
+    async def _inject_faults(
+        self,
+        users: Users,
+        acts: Iterable[Callable[[float], Coroutine[Any, Any, None]]],
+        injector: Injector,
+    ) -> None:
         begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(users.act(begun))
-                group.create_task(growers.act(begun))
+                for act in acts:
+                    group.create_task(act(begun))
                 group.create_task(administrator.act(users, begun))
-                group.create_task(injector.act(begun))
                 if self.beside is not None:
                     group.create_task(self.beside(self.cluster))
         finally:
             injector.stop_faults()
 
-    async def _wait_for_recovery(self, users: Users) -> None:
+    async def _wait_for_recovery(self, users: Users, ganging: GangUsers) -> None:
         """No faults any more: all must come to its end."""
         report, problems = self.report, self.report.problems
         with self._phase("recover"):
             await self.fleet.ready()
             unfinished, report.last = await checks.wait_all_finished(users)
+            unfinished += await ganging.ended()
             unsettled = await wait_all_resized(users) if not unfinished else []
         report.unfinished = len(unfinished)
         problems += unfinished + unsettled

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from tests.chaos import queues
 from tests.chaos.composites import KEPT_S, ElasticPlan, SetPlan, draw_elastic, draw_set
+from tests.chaos.gangs import GangPlan, draw_gangs, has_gangs
 from tests.chaos.job_options import TopologyMode, UserAction
 from tests.chaos.queues import Change, ChangePlan, QuotaPlan
 from tests.support.objects import BLOCK, RACK
@@ -140,6 +141,7 @@ class Scenario:
         offsets: of each replica's wall clock, in seconds.
         tree: queues and Cohorts.
         changes: what their administrator changes meanwhile.
+        gangs: those that users write; with any, the feature gates of gangs are on.
     """
 
     seed: int
@@ -153,6 +155,7 @@ class Scenario:
     elastic: tuple[ElasticPlan, ...] = ()
     tree: tuple[QuotaPlan, ...] = ()
     changes: tuple[ChangePlan, ...] = ()
+    gangs: tuple[GangPlan, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """What is drawn, for people."""
@@ -174,6 +177,8 @@ class Scenario:
         for plan in self.elastic:
             sizes = ", ".join(f"{size} at {at:g} s" for at, size in plan.sizes)
             yield f"  {plan.at:5.1f} s  {_describe(plan)}, {plan.size} pods; {sizes}"
+        for gang in self.gangs:
+            yield f"  {gang.at:5.1f} s  {gang}"
         for fault in self.faults:
             yield f"  {fault}"
 
@@ -206,7 +211,7 @@ def draw(seed: int, *, seconds: float = 35.0, jobs: int = 22, faults: int = 8) -
         replicas["assigner"] = max(2, replicas["assigner"])
     names = [f"{service}-{number}" for service in SERVICES for number in range(3)]
     offsets = {name: round(dice.uniform(-LARGEST_SKEW_S, LARGEST_SKEW_S), 1) for name in names}
-    return _with_queues(
+    drawn = _with_queues(
         Scenario(
             seed,
             seconds,
@@ -218,6 +223,7 @@ def draw(seed: int, *, seconds: float = 35.0, jobs: int = 22, faults: int = 8) -
             *_composites(seed, seconds),
         )
     )
+    return _with_gangs(drawn) if has_gangs(seed) else drawn
 
 
 _Plan = TypeVar("_Plan", JobPlan, SetPlan, ElasticPlan)
@@ -242,6 +248,22 @@ def _with_queues(scenario: Scenario) -> Scenario:
         jobs=submitted(scenario.jobs),
         sets=submitted(scenario.sets),
         elastic=submitted(scenario.elastic),
+    )
+
+
+def _with_gangs(scenario: Scenario) -> Scenario:
+    """A scenario with gangs. Pods that are held by a gate of their user are in gangs, too."""
+    dice = random.Random(f"gangs of JobSets {scenario.seed}")
+
+    def in_gang(plan: JobPlan) -> JobPlan:
+        held = plan.user_action is UserAction.HOLD and plan.pods > 1
+        return replace(plan, indexed=True) if held else plan
+
+    return replace(
+        scenario,
+        jobs=tuple(map(in_gang, scenario.jobs)),
+        sets=tuple(replace(plan, gang_per_job=dice.random() < 0.5) for plan in scenario.sets),
+        gangs=draw_gangs(scenario.seed, scenario.seconds),
     )
 
 

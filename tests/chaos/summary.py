@@ -38,6 +38,8 @@ COLUMNS = (
     "preempted",
     "reclaimed",
     "borrowed",
+    "gangs",
+    "gave way",
     "unfinished",
     "breaches",
     "late",
@@ -68,6 +70,8 @@ def row(report: Report) -> list[str]:
         str(report.preemptions.total()),
         str(sum(report.preemptions[reason] for reason in RECLAIMED)),
         str(report.borrowed_cpu),
+        str(report.gang_runs),
+        str(report.gang_evictions.total()),
         str(report.unfinished),
         str(len(report.breaches)),
         str(len(report.late)),
@@ -86,6 +90,9 @@ def line(report: Report) -> str:
     spent += f"; ended last: {', '.join(sorted(report.last)) or 'none'}"
     preempted = ", ".join(f"{n} {reason}" for reason, n in sorted(report.preemptions.items()))
     spent += f"\n  preempted: {preempted or 'NONE'}; {report.borrowed_cpu} CPU borrowed at most"
+    if report.gang_evictions:
+        reasons = sorted(report.gang_evictions.items())
+        spent += f"\n  gave way: {', '.join(f'{n} {reason}' for reason, n in reasons)}"
     ends = Counter(f"{end.name} {end.code}" for end in report.exits)
     spent += f"\n  exit codes: {', '.join(f'{end} ({n})' for end, n in sorted(ends.items()))}"
     return "\n".join([head, f"  {spent}", *(f"  ! {problem}" for problem in report.problems)])

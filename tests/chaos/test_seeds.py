@@ -47,7 +47,7 @@ def playground(
     allowance: limits.Allowance, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Playground]:
     folder = tmp_path_factory.mktemp("chaos") / "state"
-    with chaos_playground(folder, ("jobset", "kuberay")) as running:
+    with chaos_playground(folder, ("jobset", "kuberay"), with_gangs=True) as running:
         yield running
 
 

@@ -15,19 +15,25 @@ from pathlib import Path
 
 import msgspec
 
+from rackgate.api.names import EvictionReason
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
 from rackgate_invariants.cluster import Cluster
-from rackgate_invariants.judge import breaches, lasting
+from rackgate_invariants.judge import breaches, judge, lasting
 from rackgate_invariants.reading import read_cluster
 from rackgate_invariants.rows.queues import cluster_queue_row, cohort_row
 from rackgate_invariants.rows.rows import QueueRow
-from rackgate_invariants.rules.catalog import Breach
+from rackgate_invariants.rules.catalog import RULES, Breach
+from rackgate_invariants.tracker import Tracker
 from tests.chaos.queues import QuotaPlan, manifest
 
 EVERY_S = 0.5
 UNSEEN = "unseen"
 OF_QUOTA = ("over-quota", "pods-over-quota")
+IN_PART = "gang-in-part"
+# Faults may strike the ungater for half a minute; a gang by default gives way after a minute.
+IN_PART_S = 45.0
+GANG_REASONS = (EvictionReason.GANG_TIMEOUT, EvictionReason.GANG_MEMBER_LOST)
 
 
 def as_drawn(tree: Iterable[QuotaPlan], pool: str) -> dict[str, QueueRow]:
@@ -53,6 +59,8 @@ class Watcher:
         preemptions: reason of each preemption, by Workload and number; UNSEEN if it was queued
             and admitted again between two readings.
         borrowed_cpu: the most that all queues together used beyond their quota at a time.
+        gang_runs: Workload of gangs and run of every pod that was seen released.
+        gang_evictions: reason of each eviction because of gangs, by Workload and time.
     """
 
     client: Client
@@ -63,6 +71,9 @@ class Watcher:
     uids: dict[str, str] = field(default_factory=dict)
     preemptions: dict[tuple[str, int], str] = field(default_factory=dict)
     borrowed_cpu: int = 0
+    gang_runs: set[tuple[str, str]] = field(default_factory=set)
+    gang_evictions: dict[tuple[str, float], str] = field(default_factory=dict)
+    _in_part: Tracker = field(default_factory=lambda: Tracker(1.0, IN_PART_S))
 
     async def run(self) -> None:
         """Read until cancelled. A reading that fails breaks the row."""
@@ -72,10 +83,14 @@ class Watcher:
                 cluster = await read_cluster(self.client)
             except (KubeError, TimeoutError):
                 before = []
+                self._in_part.reset_unconfirmed()
             else:
                 self._count(cluster)
-                now = sorted({*breaches(cluster), *self._beyond(cluster)})
+                every = judge(cluster)
+                found = {breach for breach in every if not RULES[breach.rule].patient}
+                now = sorted({*found, *self._beyond(cluster)})
                 broken = [str(breach) for breach in lasting(before, now)]
+                broken += self._released_in_part(cluster.read_at, every)
                 self.found += broken
                 self.readings += 1
                 before = now
@@ -90,6 +105,10 @@ class Watcher:
                 last = number == workload.preemptions - 1
                 reason = workload.preempted_reason if last else ""
                 self.preemptions.setdefault((workload.uid, number), reason or UNSEEN)
+            if workload.evicted_reason in GANG_REASONS:
+                reason = workload.evicted_reason
+                self.gang_evictions[workload.uid, workload.evicted_at] = reason
+        self.gang_runs |= {(pod.link, pod.run) for pod in cluster.pods if pod.run}
         borrowed = 0
         for queue in cluster.cluster_queues:
             nominal = self.drawn[queue.key].nominal if queue.key in self.drawn else {}
@@ -97,6 +116,12 @@ class Watcher:
                 if pair[1] == "cpu":
                     borrowed += max(0, queue.counts.reservation.get(pair, 0) - most)
         self.borrowed_cpu = max(self.borrowed_cpu, borrowed // 1000)
+
+    def _released_in_part(self, now: float, every: Iterable[Breach]) -> list[str]:
+        """Gangs that are released in part for too long, each once."""
+        found = [breach for breach in every if breach.rule == IN_PART]
+        changes = self._in_part.update(now, found)
+        return [str(change.breach) for change in changes if not change.ended]
 
     def _beyond(self, cluster: Cluster) -> Iterator[Breach]:
         """What uses more than the quota that was drawn, whenever it was admitted."""
@@ -116,6 +141,14 @@ class Watcher:
         """Leave one reading as text: a line for each object."""
         self.evidence.mkdir(parents=True, exist_ok=True)
         lines = [*broken, f"read at {cluster.read_at}"]
-        for kind in ("cluster_queues", "cohorts", "jobs", "workloads", "pods", "nodes"):
+        for kind in (
+            "cluster_queues",
+            "cohorts",
+            "jobs",
+            "workloads",
+            "gang_workloads",
+            "pods",
+            "nodes",
+        ):
             lines += [str(row) for row in getattr(cluster, kind)]
         (self.evidence / f"reading-{self.readings:04}.txt").write_text("\n".join(lines))

@@ -34,6 +34,7 @@ OWN_PLANES = (
     "test_gangs",
     "test_gang_jobs",
     "test_native_gangs",
+    "test_gang_kills",
     "test_pod_groups",
 )
 LONG = (

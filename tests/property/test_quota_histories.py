@@ -15,8 +15,8 @@ counterexamples (seeds of `quota_scenario`; the first two with the conditions as
   waits again, its queue now has the smaller share, so it goes before the preemptor and takes the
   place that was made; the preemptor no longer fits, and evicts it again
 - A evicts B evicts A with fair sharing, also where preemptors go first: 5005207, 5005285, 5005966,
-  5009312; for ever: 5003016 (these not with `RackgateNoMutualPreemption`). A evicts B and a larger
-  C; then B alone is within its quota, and reclaims it
+  5009312, 21394348; for ever: 5003016 (these not with `RackgateNoMutualPreemption`). A evicts B and
+  a larger C; then B alone is within its quota, and reclaims it
 - adding quota loses an admission, with two flavors and `whenCanPreempt: MayStopSearch`: 28. With
   more quota the first flavor is no longer out of the question but preempts, and the search stops.
   The same with `TryNextFlavor`: 2621, 4261 (`minCount`)
@@ -86,8 +86,11 @@ def test_nobody_is_evicted_for_a_preemptor_that_does_not_fit_then(seed: int) -> 
 @MANY
 @given(SEEDS)
 def test_nobody_evicts_who_evicted_it(seed: int) -> None:
-    """As long as nothing finishes or arrives, and a preemptor is the head of its queue next."""
-    history = History(plain(seed), decide)
+    """As long as nothing finishes or arrives, and a preemptor is the head of its queue next.
+
+    Without fair sharing: with it, Kueue's rules have counterexamples, see above.
+    """
+    history = History(plain(seed, fair=False), decide)
     pairs = set()
     for answer in cycles(history):
         pairs |= {(found["by"], found["workload"]) for found in answer["preempted"]}
@@ -130,6 +133,7 @@ class StickyEngine:
 @example(5003016)
 @example(5005207)
 @example(5009312)
+@example(21394348)
 @pytest.mark.requirement("STR-07")
 @settings(max_examples=40, deadline=None)
 @given(SEEDS)

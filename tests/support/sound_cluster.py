@@ -170,6 +170,7 @@ class World:
     flavors: list[Object] = field(default_factory=list)
     pods: list[Object] = field(default_factory=list)
     workloads: list[Object] = field(default_factory=list)
+    gang_workloads: list[Object] = field(default_factory=list)
     jobs: list[Object] = field(default_factory=list)
     jobsets: list[Object] = field(default_factory=list)
     rayclusters: list[Object] = field(default_factory=list)

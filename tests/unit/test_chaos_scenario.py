@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from rackgate_invariants.rules.quota_tree import QuotaNode, Total, quota_nodes
-from tests.chaos import limits
+from tests.chaos import gangs, limits
 from tests.chaos.composites import AUTOSCALER_CPU, HEAD_CPU
+from tests.chaos.gangs import GangAction, GangKind, GangPlan
 from tests.chaos.injector import WINDOWS
 from tests.chaos.job_options import UserAction
 from tests.chaos.queues import (
@@ -76,7 +77,7 @@ def test_a_scenario_tells_all_its_faults_for_replay() -> None:
     assert lines[0].startswith("seed 3: ")
     composites = len(draw(3).sets) + len(draw(3).elastic)
     queues = len(draw(3).tree) + len(draw(3).changes)
-    assert len(lines) == 1 + queues + composites + len(draw(3).faults)
+    assert len(lines) == 1 + queues + composites + len(draw(3).gangs) + len(draw(3).faults)
 
 
 def test_every_scenario_has_jobsets_and_elastic_jobs_that_fit() -> None:
@@ -164,6 +165,34 @@ def test_quota_is_short_and_policies_differ() -> None:
         assert {getattr(plan, limit) is None for plan in trees if plan.is_queue} == {False, True}
     jobs = [job for scenario in scenarios for job in scenario.jobs]
     assert {job.priority for job in jobs} == {NO_CLASS, *PRIORITIES}
+
+
+def test_every_other_seed_has_gangs_that_fit_beside_the_raycluster() -> None:
+    for seed in range(50):
+        scenario = draw(seed)
+        assert bool(scenario.gangs) is (seed % 2 == 1)
+        if not scenario.gangs:
+            assert not any(plan.gang_per_job for plan in scenario.sets)
+            continue
+        assert {plan.kind for plan in scenario.gangs} == set(GangKind)
+        assert {plan.action for plan in scenario.gangs} == set(GangAction)
+        used = {plan.name: plan.pods * plan.cpu for plan in scenario.gangs}
+        assert len(used) == len(scenario.gangs)
+        kept = sum(used[plan.name] for plan in scenario.gangs if not plan.ends)
+        assert max(used.values()) <= gangs.QUEUE.cpu - kept
+        assert sum(used.values()) > gangs.QUEUE.cpu, "some of them wait"
+        assert all(plan.at <= plan.action_at <= scenario.seconds for plan in acting(scenario))
+        assert all(
+            plan.indexed
+            for plan in scenario.jobs
+            if plan.user_action is UserAction.HOLD and plan.pods > 1
+        )
+    per_job = [plan.gang_per_job for seed in range(1, 20, 2) for plan in draw(seed).sets]
+    assert set(per_job) == {False, True}
+
+
+def acting(scenario: Scenario) -> list[GangPlan]:
+    return [plan for plan in scenario.gangs if plan.action is not GangAction.NONE]
 
 
 def test_every_change_is_drawn_alike_and_taken_back() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from rackgate.api import names
+from rackgate.gang.link import link_of
 from rackgate.jobframework.pod_group.membership import group_uid, is_gang_id
 from rackgate.resources.pod_requests import pod_requests
 from rackgate.resources.quantity import QuantityError, amount
@@ -144,6 +145,7 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
     group = RAY_HEAD if node_type == RAY_HEAD else ""
     selector = spec.node_selector
     created_at = seconds(meta.creation_timestamp)
+    link = link_of(meta.annotations)
     bound = next(
         (c for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "True"), None
     )
@@ -175,6 +177,9 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
         # By the clock of kube-scheduler, which may be behind that of the API server.
         scheduled_at=max(created_at, seconds(bound.last_transition_time) if bound else 0.0),
         ungater_wrote_at=written_at(meta, (UNGATER,), ""),
+        link=intern(link),
+        run=intern(meta.annotations.get(names.GANG_RUN_ANNOTATION, "")),
+        labels=one(tuple(labels.items()), labels) if link else {},
     )
 
 

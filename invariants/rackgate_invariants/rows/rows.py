@@ -7,6 +7,7 @@ units for everything else.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -53,6 +54,9 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
         ends_at: when its deletion should be over; 0 while it is not being deleted.
         scheduled_at: when it was bound, according to its conditions.
         ungater_wrote_at: when the ungater wrote to it last, according to its managed fields.
+        link: name of its Workload of gangs, "" for none.
+        run: id of the run in which its gang was released, "" if it was not.
+        labels: those of a pod with a link.
     """
 
     namespace: str
@@ -79,6 +83,9 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     created_at: float = 0.0
     scheduled_at: float = 0.0
     ungater_wrote_at: float = 0.0
+    link: str = ""
+    run: str = ""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -275,6 +282,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
         elastic: it may be resized while it runs.
         merged_slices: uid and PodSet of each slice that was merged into its admission.
         resized_at: when the state of a resize was last written, by the API server's clock.
+        run: id of the run that its admission starts, "" while it is not admitted.
     """
 
     namespace: str
@@ -310,6 +318,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
     elastic: bool = False
     merged_slices: tuple[tuple[str, str], ...] = ()
     resized_at: float = 0.0
+    run: str = ""
 
     @property
     def key(self) -> str:
@@ -341,6 +350,30 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
         """Whether its pods may be ungated now."""
         going = self.evicted or self.deleting or not self.active
         return self.holds and self.admitted and not going
+
+
+class GangWorkloadRow(msgspec.Struct, frozen=True, gc=False):
+    """A Workload of gangs.
+
+    Attributes:
+        spec: the canonical form, without pod templates.
+        created_at: when it was created.
+        spec_at: when its spec was last written. If it was changed, when anything but the status
+            was, which may be later.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str = ""
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    created_at: float = 0.0
+    spec_at: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
 
 
 class FlavorRow(msgspec.Struct, frozen=True, gc=False):

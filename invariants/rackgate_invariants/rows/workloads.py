@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from rackgate.api import names
+from rackgate.gang.link import run_id
 from rackgate.resources.quantity import QuantityError, quota_amount
 from rackgate.topology.assignment import AssignmentError, TopologyAssignment, decode
 from rackgate.wire import kueue
@@ -114,7 +115,15 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
         elastic=workload.elastic,
         merged_slices=tuple((one.uid, one.pod_set) for one in status.folded_slices),
         resized_at=written_at(meta, SLICE_MANAGERS, "status"),
+        run=_run(workload),
     )
+
+
+def _run(workload: _Workload) -> str:
+    admitted = next((c for c in workload.status.conditions if c.type == "Admitted"), None)
+    if admitted is None or admitted.status != "True":
+        return ""
+    return run_id(workload.metadata.uid, admitted.last_transition_time or "")
 
 
 def _podset(

@@ -132,6 +132,19 @@ _TABLE: Final = """
   A queue that is stopped admits nothing.
 8 drained-queue-holds       patient workloads clusterqueues localqueues
   The admitted Workloads of a queue that drains are evicted.
+
+9 gang-bound-while-gated    pods
+  No pod is bound while it has the gate of gangs.
+9 gang-other-run            pods workloads all-jobs
+  The pods of a gang are released only in a run that their Workload was admitted for.
+9 gang-without-run          pods schedworkloads
+  A pod of a gang without the gate of gangs was released by the ungater.
+9 gang-too-many             pods workloads schedworkloads all-jobs
+  No more than maxCount pods of a gang are released in one run.
+9 gang-shared               pods workloads schedworkloads all-jobs
+  Two jobs never have released pods of one gang at the same time.
+9 gang-in-part              patient pods workloads schedworkloads all-jobs
+  A gang of which no pod was lost is not released in part.
 """
 
 

@@ -116,10 +116,19 @@ def check_quota_after_end(
         yield Breach("held-after-end", workload.key, found)
 
 
-def check_ungated(placed: PlacedPodSet, group: ObjectGroup, now: float) -> Iterator[Breach]:
+def check_ungated(
+    placed: PlacedPodSet, group: ObjectGroup, now: float, starting: Mapping[str, bool]
+) -> Iterator[Breach]:
     """`not-released` of PodSets with an assignment.
 
     A pod that has a rank, or a nodeSelector of its own, can be ungated only for its own domain.
+    Pods of a gang that has not started wait until it can start, and until each has a domain.
+
+    Args:
+        placed: the PodSet.
+        group: of its job.
+        now: Unix time.
+        starting: pods of such gangs, by uid, and whether their gang could start.
     """
     if not placed.workload.may_ungate:
         return
@@ -136,9 +145,11 @@ def check_ungated(placed: PlacedPodSet, group: ObjectGroup, now: float) -> Itera
         for domain in placed.counts:
             if domain[0] in placed.workload.unhealthy_hosts:
                 free[domain] = 0
-    waiting = [pod for pod in placed.gated if not pod.terminating]
+    waiting = [pod for pod in placed.gated if not pod.terminating and starting.get(pod.uid, True)]
     order = _order(placed, group)
     fitting = [pod for pod in waiting if _fits(pod, placed, free, order)] if left > 0 else []
+    if len(fitting) < len(waiting):
+        fitting = [pod for pod in fitting if pod.uid not in starting]
     if fitting:
         written = max(placed.workload.admitted_at, placed.workload.placed_at)
         since = max(written, min(pod.created_at for pod in fitting))

@@ -92,6 +92,12 @@ def check_ranks(placed: PlacedPodSet, group: ObjectGroup) -> Iterator[Breach]:
     podset, job = placed.podset, group.job
     if job is None or podset.name not in job.whole or not podset.indexed:
         return
+    # Several child Jobs have the same ranks then, also if the pods of all but one have ended.
+    if not podset.subgroups and any(
+        child.podset_by_child_job == podset.name and child.count < podset.requested_count
+        for child in group.child_jobs.values()
+    ):
+        return
     non_terminating = [pod for pod in (*placed.live, *placed.gated) if not pod.terminating]
     found_ranks = {podset.rank(pod) for pod in non_terminating}
     doubled = len(found_ranks) != len(non_terminating)

@@ -50,6 +50,23 @@ def test_ranks_run_over_the_child_jobs() -> None:
     assert rules(world) == [], "the ranks are in doubt"
 
 
+@pytest.mark.requirement("OPS-12")
+@pytest.mark.parametrize("ended", [0, 1])
+def test_ranks_that_several_child_jobs_have_stay_in_doubt_when_one_of_them_has_ended(
+    ended: int,
+) -> None:
+    """Without a topology request, ranks are the indexes of each child Job: they are doubled."""
+    world = sets()
+    for podset in world.workload["spec"]["podSets"]:
+        podset.pop("topologyRequest", None)
+    for index, host in enumerate(("n2", "n1")):
+        pod = world.pod(f"set-workers-{1 - ended}-{index}")
+        pod["spec"] |= {"nodeSelector": {HOST: host}, "nodeName": host}
+    gone = f"set-workers-{ended}-"
+    world.pods = [pod for pod in world.pods if not pod["metadata"]["name"].startswith(gone)]
+    assert "rank-order" not in rules(world)
+
+
 def test_pods_of_a_jobset_before_its_admission_are_found() -> None:
     world = sets()
     world.workload["status"] = {"conditions": conditions(QuotaReserved=False, Admitted=False)}
