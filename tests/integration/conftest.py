@@ -33,6 +33,8 @@ OWN_PLANES = (
     "test_gates_off",
     "test_gangs",
     "test_gang_jobs",
+    "test_linked_kinds",
+    "test_gang_pods",
     "test_native_gangs",
     "test_gang_kills",
     "test_pod_groups",

@@ -442,45 +442,6 @@ async def test_users_who_edit_a_namespace_write_workloads_of_gangs(tenant: Clust
     await tenant.delete(kinds.GANG_WORKLOADS, "w")
 
 
-async def test_nothing_is_held_once_the_component_is_removed(
-    playground: Playground, cluster: Cluster
-) -> None:
-    """As docs/concepts/gangs.md says. No test of this module comes after it."""
-    own = [{"name": "example.com/own"}]
-    await cluster.create(kinds.PODS, pod("linked", {LINK: "w"}, schedulingGates=own))
-    words = ("gang", "release", "--state", str(playground.state))
-    said = await asyncio.to_thread(rackgate, *words, "--dry-run")
-    assert f"{cluster.namespace}/linked has the gate" in said
-    with pytest.raises(AssertionError, match="delete the pod to give it up"):
-        await asyncio.to_thread(rackgate, *words)
-    name = "rackgate-gangs.rackgate-system"
-    both = (
-        kinds.MUTATING_POLICY_BINDINGS,
-        kinds.MUTATING_POLICIES,
-        kinds.ADMISSION_POLICY_BINDINGS,
-        kinds.ADMISSION_POLICIES,
-    )
-    for kind in both:
-        await cluster.client.delete(kind.path(None, name))
-
-    async def released() -> bool:
-        try:
-            said = await asyncio.to_thread(rackgate, *words)
-        except AssertionError:
-            return False  # the API server still knows the policy
-        return f"{cluster.namespace}/linked released" in said
-
-    await until("the pod is released", released)
-    assert gates(await cluster.get(kinds.PODS, "linked")) == ["example.com/own"]
-
-    async def left_alone() -> bool:
-        made = await cluster.create(kinds.PODS, pod(f"after-{next(numbers)}", {LINK: "w"}))
-        return gates(made) == []
-
-    numbers = itertools.count()
-    await until("linked pods are not held any more", left_alone)
-
-
 BINDINGS: Final = Resource(
     "admissionregistration.k8s.io",
     "v1",
@@ -542,3 +503,42 @@ async def test_before_kubernetes_1_36_the_webhook_holds_linked_pods_and_no_other
         assert "gang-pods.mutate.rackgate.dev" in answer["message"]
     finally:
         playground.run("start", "webhook")
+
+
+async def test_nothing_is_held_once_the_component_is_removed(
+    playground: Playground, cluster: Cluster
+) -> None:
+    """As docs/concepts/gangs.md says. No test of this module comes after it."""
+    own = [{"name": "example.com/own"}]
+    await cluster.create(kinds.PODS, pod("linked", {LINK: "w"}, schedulingGates=own))
+    words = ("gang", "release", "--state", str(playground.state))
+    said = await asyncio.to_thread(rackgate, *words, "--dry-run")
+    assert f"{cluster.namespace}/linked has the gate" in said
+    with pytest.raises(AssertionError, match="delete the pod to give it up"):
+        await asyncio.to_thread(rackgate, *words)
+    name = "rackgate-gangs.rackgate-system"
+    both = (
+        kinds.MUTATING_POLICY_BINDINGS,
+        kinds.MUTATING_POLICIES,
+        kinds.ADMISSION_POLICY_BINDINGS,
+        kinds.ADMISSION_POLICIES,
+    )
+    for kind in both:
+        await cluster.client.delete(kind.path(None, name))
+
+    async def released() -> bool:
+        try:
+            said = await asyncio.to_thread(rackgate, *words)
+        except AssertionError:
+            return False  # the API server still knows the policy
+        return f"{cluster.namespace}/linked released" in said
+
+    await until("the pod is released", released)
+    assert gates(await cluster.get(kinds.PODS, "linked")) == ["example.com/own"]
+
+    async def left_alone() -> bool:
+        made = await cluster.create(kinds.PODS, pod(f"after-{next(numbers)}", {LINK: "w"}))
+        return gates(made) == []
+
+    numbers = itertools.count()
+    await until("linked pods are not held any more", left_alone)
