@@ -17,6 +17,8 @@ from typing import TypeAlias
 
 import yaml
 
+from rackgate.jobframework.registry import LINKED_KINDS
+
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("webhook", "assigner", "ungater")
 # Those that give something back when their installation is deleted.
@@ -47,6 +49,15 @@ UNSEEN: dict[str, dict[Right, str]] = {
         },
         ("patch", "scheduling.rackgate.dev", "schedworkloads/status"): GANGS,
         **{(verb, "", "pods"): GANGS for verb in ("get", "patch", "delete")},
+        **{
+            (verb, kind.resource.group, kind.resource.plural): GANGS
+            for kind in LINKED_KINDS.values()
+            for verb in ("get", "list", "watch")
+        },
+        **{
+            ("update", kind.resource.group, f"{kind.resource.plural}/finalizers"): GANGS
+            for kind in LINKED_KINDS.values()
+        },
     },
     "ungater": {
         ("act", "rackgate.dev", "services"): BY_POLICIES,
