@@ -31,7 +31,7 @@ EVERY_S = 0.5
 UNSEEN = "unseen"
 OF_QUOTA = ("over-quota", "pods-over-quota")
 IN_PART = "gang-in-part"
-# Faults may strike the ungater for half a minute; a gang by default gives way after a minute.
+# Faults may strike the ungater for half a minute; a gang by default is evicted after a minute.
 IN_PART_S = 45.0
 GANG_REASONS = (EvictionReason.GANG_TIMEOUT, EvictionReason.GANG_MEMBER_LOST)
 

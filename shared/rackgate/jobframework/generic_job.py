@@ -286,7 +286,7 @@ class GenericJob(ABC, Generic[V]):
         return ()
 
     def pod_labels(self, manifest: Manifest) -> Mapping[str, Mapping[str, str]]:
-        """Labels that its controller gives to all pods of a PodSet, by PodSet."""
+        """Labels that its controller adds to all pods of a PodSet, by PodSet."""
         return {}
 
     def deletes_itself(self, job: V) -> bool:

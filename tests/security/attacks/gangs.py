@@ -299,7 +299,7 @@ async def others_lose_nothing_when_ones_own_gang_times_out(world: World) -> None
             for one in found.get("status", {}).get("conditions", [])
         )
 
-    await until("the own gang gives way", evicted, 60.0)
+    await until("the own gang is evicted", evicted, 60.0)
     await world.hold(4)
     assert not world.ledger.lost, f"the other tenant lost {world.ledger.lost}"
     found = await world.attacker.find(kinds.PODS, "bystander")

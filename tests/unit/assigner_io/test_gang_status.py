@@ -171,7 +171,7 @@ def test_more_pods_than_a_gang_may_have_and_groups_that_nothing_tells_apart_are_
     twins = {"gangGroups": [{"name": "gg", "minCount": 4, "rankedGroups": ranked}]}
     assert matched(Use("train", admitted(), ONE), twins)[1] == "Ambiguous"
     for index, group in enumerate(ranked):
-        group["selector"] = {"key": "index", "values": [str(index)]}  # type: ignore[assignment]
+        group["selector"] = {"key": "index", "values": [str(index)]}  # type: ignore[assignment]  # JSON
     assert matched(Use("train", admitted(), ONE), twins)[1] == "AllMatched"
 
 

@@ -115,7 +115,7 @@ def test_a_workload_of_gangs_is_expanded_without_templates_and_requests() -> Non
     assert equal == {"name": "big", "minCount": 3, "maxCount": 3}
     spec["topologyRequest"] = {"required": "block"}
     assert found.has_same_gangs(decode_gang_workload(msgspec.json.encode(document)))
-    spec["gangGroups"][0]["minCount"] = 2  # type: ignore[index]
+    spec["gangGroups"][0]["minCount"] = 2  # type: ignore[index]  # JSON
     assert not found.has_same_gangs(decode_gang_workload(msgspec.json.encode(document)))
 
 

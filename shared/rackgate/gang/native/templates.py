@@ -17,7 +17,7 @@ def template_annotations(
     Args:
         canonical: the expanded spec of the Workload of gangs.
         workload: its name.
-        labels: of the template, and those that its controller gives to all pods.
+        labels: of the template, and those that its controller adds to all pods.
 
     Returns:
         Nothing if the pods start one by one, or if pods of the template may lie in several gangs.

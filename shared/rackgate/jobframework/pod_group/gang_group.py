@@ -104,7 +104,7 @@ class GangGroup(PodGroup, frozen=True, kw_only=True):
         return any(pod.started and pod.active for pod in self.pods)
 
     @property
-    def gives_way(self) -> bool:
+    def is_evictable(self) -> bool:
         """Whether its pods may be deleted because it does not run as a whole.
 
         Pods without a controller are not created again; those of a Job would count as failures.

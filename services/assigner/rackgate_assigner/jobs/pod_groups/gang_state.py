@@ -157,7 +157,7 @@ def _job_gang(group: GangGroup, workload: Workload | None) -> JobGang:
         return JobGang(nesting=group.nesting)
     run_spec = workload.metadata.annotations.get(names.GANG_RUN_SPEC_ANNOTATION, "")
     admitted = workload.status.admission is not None
-    if not run_spec or not group.gives_way:
+    if not run_spec or not group.is_evictable:
         return JobGang(nesting=group.nesting, started=admitted)
     links = {podset.name: group.instance.workload for podset in workload.spec.pod_sets}
     return JobGang(links, run_spec, nesting=group.nesting, started=admitted)
