@@ -197,7 +197,7 @@ async def test_a_condition_says_which_spec_it_is_about(world: World) -> None:
 
 
 # Writes of the life below; a few may be joined where the API server is slow.
-LIFE, AT_LEAST = 34, 22
+LIFE, AT_LEAST = 34, 14
 
 
 def submit(world: World, name: str, team_name: str, priority: str) -> None:

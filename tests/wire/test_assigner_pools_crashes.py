@@ -21,7 +21,7 @@ from tests.wire.pools_world import (
 )
 
 # Writes of one whole life below, and those that cannot be left out.
-LIFE, AT_LEAST = 12, 8
+LIFE, AT_LEAST = 12, 7
 
 
 async def _life(world: PoolsWorld) -> None:
