@@ -303,16 +303,17 @@ class World(FakeApiServer):
             if request.method != "GET" and not any(part in request.path for part in quiet)
         ]
 
-    def taken(self, watched: Collection[str]) -> int:
-        """Writes with one of these in their path that were not refused.
+    def accepted(self) -> list[Request]:
+        """The writes that were not refused.
 
         A refused one is sent again, as often as the machine is slow.
         """
         refused = {id(request) for request in self.refused}
-        return sum(
-            id(request) not in refused and any(part in request.path for part in watched)
-            for request in self.writes()
-        )
+        return [request for request in self.writes() if id(request) not in refused]
+
+    def taken(self, watched: Collection[str]) -> int:
+        """How many of those have one of these in their path."""
+        return sum(any(part in request.path for part in watched) for request in self.accepted())
 
     def events(self, reason: str) -> list[Object]:
         """Events with that reason."""

@@ -62,7 +62,7 @@ async def test_a_short_job_runs_ahead_of_a_head_that_knows_its_start(world: Worl
         uid = world.workload("a-head")["metadata"]["uid"]
         text = f"ahead of the first workload of the queue (UID: {uid})"
         assert text in message(world, "d-short")
-        assert [event for event in world.events("Admitted") if text in event["note"]]
+        await eventually(lambda: any(text in event["note"] for event in world.events("Admitted")))
         assert backfilled() == before + 1
         # It ends when the one that runs has used its time: one hour after its admission.
         long = world.workload("long")["status"]["conditions"]

@@ -102,8 +102,8 @@ async def test_a_job_runs_after_all_checks_are_ready_and_not_before(queue: str) 
         assert meta["labels"]["paid"] == "yes"
         assert meta["annotations"]["request"] == "1"
         assert world.broken_rules == []
-        assert len(world.events("QuotaReserved")) == 2
-        assert len(world.events("Admitted")) == 1
+        await eventually(lambda: len(world.events("QuotaReserved")) == 2)
+        await eventually(lambda: len(world.events("Admitted")) == 1)
 
 
 @QUEUES
@@ -175,7 +175,7 @@ async def test_a_rejection_deactivates_and_a_user_may_activate_again(queue: str)
         counted = own["status"]["schedulingStats"]["evictions"]
         cause = {"reason": "Deactivated", "underlyingCause": "AdmissionCheck", "count": 1}
         assert counted == [cause]
-        assert len(world.events("AdmissionCheckRejected")) == 1
+        await eventually(lambda: len(world.events("AdmissionCheckRejected")) == 1)
         assert states(world, "train") == dict.fromkeys(CHECKS, "Pending")
         world.change(
             kinds.WORKLOADS, own["metadata"]["name"], lambda w: w["spec"].update(active=True)

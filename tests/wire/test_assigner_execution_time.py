@@ -71,7 +71,7 @@ async def test_a_job_whose_time_is_over_is_deactivated_and_starts_over_when_acti
                 "count": 1,
             }
         ]
-        assert len(world.events(f"EvictedDueTo{DEACTIVATED}")) == 1
+        await eventually(lambda: len(world.events(f"EvictedDueTo{DEACTIVATED}")) == 1)
         set_active(world, "long", True)
         await eventually(world.started("long"))
         assert world.broken_rules == []

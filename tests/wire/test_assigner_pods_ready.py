@@ -74,7 +74,7 @@ async def test_pods_that_are_never_ready_cost_the_job_its_place_and_then_its_que
         assert world.condition("slow", "DeactivationTarget") == ("", "")
         assert tries(world, "slow") == {}
         assert evictions(world, "slow")["Deactivated", "RequeuingLimitExceeded"] == 1
-        assert len(world.events(f"EvictedDueTo{DEACTIVATED}")) == 1
+        await eventually(lambda: len(world.events(f"EvictedDueTo{DEACTIVATED}")) == 1)
         # Its user activates it: it starts over, with all its tries.
         name = world.workload("slow")["metadata"]["name"]
         world.change(kinds.WORKLOADS, name, lambda own: own["spec"].update(active=True))

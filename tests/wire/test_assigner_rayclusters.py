@@ -253,7 +253,7 @@ async def test_an_operator_that_lost_its_pods_is_asked_again(
                     )
                     world.change(CLUSTERS, "ray", _forget_reminder)
                 await eventually(lambda: world.events("OperatorReminded"))
-        reminders = [r for r in world.writes() if b"reminded-at-generation" in r.body]
+        reminders = [r for r in world.accepted() if b"reminded-at-generation" in r.body]
         assert len(reminders) == 2
         assert world.broken_rules == []
         told = {

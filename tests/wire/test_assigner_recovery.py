@@ -84,7 +84,7 @@ async def test_lost_pods_that_stay_missing_cost_the_job_its_place_for_a_while(qu
         assert tries(world, "train") == {"count": 1}
         assert world.condition("train", "Requeued") == ("True", "BackoffFinished")
         assert world.condition("train", "Evicted")[0] == "False"
-        assert len(world.events("EvictedDueToPodsReadyTimeout")) == 1
+        await eventually(lambda: len(world.events("EvictedDueToPodsReadyTimeout")) == 1)
         assert world.broken_rules == []
 
 
