@@ -43,6 +43,20 @@ OWN: tuple[tuple[Resource, str, str], ...] = (
 )
 HELD = (kinds.WORKLOADS, kinds.CLUSTER_QUEUES, kinds.FLAVORS, kinds.TOPOLOGIES)
 BINDING, _ROLE, ACCOUNT = OWN
+# Pauses between two tries, here a tenth of what they are.
+PAUSES = (
+    "rackgate.installation.uninstall.POLL_S",
+    "rackgate_assigner.uninstall.controller._POLL_S",
+    "rackgate_ungater.uninstall._POLL_S",
+)
+
+
+@pytest.fixture(autouse=True)
+def _tries_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for pause in PAUSES:
+        monkeypatch.setattr(pause, 0.03)
+    short = [pause_s / 10 for pause_s in FINALIZER_RETRY_S]
+    monkeypatch.setattr("rackgate.installation.uninstall.FINALIZER_RETRY_S", short)
 
 
 @pytest.fixture
