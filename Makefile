@@ -9,12 +9,17 @@ STEP := scripts/step
 PYTEST := $(BIN)/python -m pytest
 FAST := tests/unit tests/property tests/conformance tests/wire
 PROSE := shared services cli osmo invariants deploy docs changelog.d README.md CONTRIBUTING.md CHANGELOG.md
-# These need no control plane and share nothing: one process for each core.
-SPREAD := -n auto --maxprocesses 8 --dist worksteal
-# Two processes, each with a control plane of its own, one file after another in each; what only
+# These need no control plane and share nothing. Those of whole services wait for most of their time:
+# two processes for each core.
+PROCESSES := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+SPREAD := -n $(PROCESSES) --maxprocesses 8 --dist worksteal
+# Three processes, each with a control plane of its own, one file after another in each; what only
 # the run of all of them shows is judged after it, by the records in this folder.
-PLANES := -n 2 --dist loadfile --no-loadscope-reorder
+PLANES := -n 3 --dist loadfile --no-loadscope-reorder
 RECORDS := .rackgate/audit-records
+
+# Where bytecode may not be kept, each process would compile all tests again, for 10 s of a core.
+fast integration test: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo test lint types contracts fast integration chaos redteam bench prove docs \
         format locks controlplane clean
@@ -52,9 +57,9 @@ fast: setup ## run the unit, property, conformance and wire tests
 	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
 	@$(STEP) "stored examples" $(BIN)/python -m tests.prove.stored
 
-integration: controlplane ## run the tests on two real control planes
+integration: controlplane ## run the tests on three real control planes
 	@rm -rf $(RECORDS)
-	@$(STEP) "integration tests on two real control planes" \
+	@$(STEP) "integration tests on three real control planes" \
 	  $(PYTEST) -q $(PLANES) --audit-records $(RECORDS) tests/integration
 	@$(STEP) "rights that the whole run used" \
 	  $(PYTEST) -q --audit-records $(RECORDS) tests/integration/whole_run.py
