@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -53,6 +53,21 @@ async def keep_running(world: World, struck: asyncio.Event, replica: Replica = a
         await struck.wait()
     async with replica(world):
         await asyncio.Event().wait()
+
+
+async def at_each(numbers: Iterable[int], life: Callable[[int], Awaitable[None]]) -> None:
+    """Lives that end the assigner at these writes, all at once: most of their time they wait."""
+
+    async def one(number: int) -> None:
+        try:
+            await life(number)
+        except Exception as error:
+            error.add_note(f"the assigner was to die at write {number}")
+            raise
+
+    async with asyncio.TaskGroup() as group:
+        for number in numbers:
+            group.create_task(one(number))
 
 
 async def while_running(replicas: Awaitable[None], story: Awaitable[None]) -> None:

@@ -11,7 +11,7 @@ from rackgate.api.timestamps import parse_rfc3339
 from rackgate.runtime import clock
 from tests.support.apiserver import Object
 from tests.wire.assigner_world import START, World, assigner, eventually, furnish
-from tests.wire.killing import Killer, keep_running, while_running
+from tests.wire.killing import Killer, at_each, keep_running, while_running
 
 CHECKS = ("budget", "nodes")
 # Of the writes of the longest life below.
@@ -299,27 +299,29 @@ class Answering(World):
 
 
 @pytest.mark.parametrize("applied", [True, False], ids=["applied", "lost"])
-@pytest.mark.parametrize("number", DEATHS)
-async def test_the_assigner_may_die_at_any_write(number: int, applied: bool) -> None:
-    async with Answering() as world:
-        furnish_checks(world)
-        killer = Killer(number, applied=applied)
-        world.faults.append(killer.fault())
+async def test_the_assigner_may_die_at_any_write(applied: bool) -> None:
+    async def life(number: int) -> None:
+        async with Answering() as world:
+            furnish_checks(world)
+            killer = Killer(number, applied=applied)
+            world.faults.append(killer.fault())
 
-        async def story() -> None:
-            world.submit("train")
+            async def story() -> None:
+                world.submit("train")
 
-            def runs() -> bool:
-                world.answer_all()
-                return world.runs("train")
+                def runs() -> bool:
+                    world.answer_all()
+                    return world.runs("train")
 
-            await eventually(runs)
-            assert world.retried
-            world.complete("train")
-            await eventually(world.shows("train", "Finished", "True", "Succeeded"))
+                await eventually(runs)
+                assert world.retried
+                world.complete("train")
+                await eventually(world.shows("train", "Finished", "True", "Succeeded"))
 
-        await while_running(keep_running(world, killer.struck), story())
-        assert world.broken_rules == []
+            await while_running(keep_running(world, killer.struck), story())
+            assert world.broken_rules == []
+
+    await at_each(DEATHS, life)
 
 
 async def test_the_maximum_execution_time_follows_the_label_while_checks_are_awaited() -> None:

@@ -19,7 +19,7 @@ from tests.wire.killing import WATCHED, Killer, keep_running, while_running
 
 # Writes of one whole life below. Some may be left out (a waiting reason that is outdated before it
 # is written) or joined where the API server is slow, so the last kills may find nothing to strike.
-LIFE, AT_LEAST = 16, 8
+LIFE, AT_LEAST = 18, 8
 
 
 async def _life(world: World, original: Callable[[], Object]) -> None:

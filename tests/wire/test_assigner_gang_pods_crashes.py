@@ -18,7 +18,7 @@ from tests.wire.killing import Killer, keep_running, while_running
 
 WATCHED = ("/pods", "/workloads")
 # Writes of the life below; see test_assigner_crashes.
-LIFE, AT_LEAST = 26, 14
+LIFE, AT_LEAST = 28, 14
 COUNT = 2
 
 

@@ -15,7 +15,7 @@ from rackgate_assigner.assigner import Assigner
 from tests.support.apiserver import Object
 from tests.support.apiserver_faults import Fault
 from tests.wire.assigner_world import World, assigner, eventually, furnish, settings
-from tests.wire.killing import Killer, keep_running, while_running
+from tests.wire.killing import Killer, at_each, keep_running, while_running
 from tests.wire.test_assigner_recovery import Forgetting, Losing
 
 pytestmark = [pytest.mark.requirement("TAS-32"), pytest.mark.steady_clock]
@@ -185,17 +185,19 @@ class Unready(Losing):
 
 @pytest.mark.requirement("OPS-12")
 @pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
-@pytest.mark.parametrize("number", DEATHS)
 async def test_a_death_at_any_write_neither_loses_nor_repeats_a_deactivation(
-    number: int, applied: bool
+    applied: bool,
 ) -> None:
-    async with Losing() as world:
-        furnish(world)
-        killer = Killer(number, applied=applied)
-        world.faults.append(killer.fault())
-        await while_running(keep_running(world, killer.struck, replica), _life(world))
-        assert world.broken_rules == []
-        assert killer.struck.is_set()
+    async def life(number: int) -> None:
+        async with Losing() as world:
+            furnish(world)
+            killer = Killer(number, applied=applied)
+            world.faults.append(killer.fault())
+            await while_running(keep_running(world, killer.struck, replica), _life(world))
+            assert world.broken_rules == []
+            assert killer.struck.is_set()
+
+    await at_each(DEATHS, life)
 
 
 async def _life(world: Losing) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,11 +16,11 @@ from tests.support.apiserver import Fault, Object
 from tests.wire.assigner_world import World, assigner, eventually, furnish
 from tests.wire.elastic_world import ElasticWorld, replica
 from tests.wire.elastic_world import furnish as furnish_elastic
-from tests.wire.killing import Killer, keep_running, while_running
+from tests.wire.killing import WATCHED, Killer, keep_running, while_running
 
 PLAIN: dict[str, Any] = {"queue": "plain", "cpu": "16"}
 # Writes of the whole life below, and how many of them there are at least.
-LIFE, AT_LEAST = 18, 10
+LIFE, AT_LEAST = 26, 10
 
 
 def allow(world: World, policy: str) -> None:
@@ -165,6 +166,13 @@ async def test_a_death_at_any_write_makes_no_one_else_give_way(number: int, appl
         await while_running(keep_running(world, killer.struck), _life(world))
         assert world.broken_rules == []
         assert killer.struck.is_set() or number >= AT_LEAST
+
+
+async def test_the_life_has_no_more_writes_than_are_killed() -> None:
+    async with World() as world:
+        furnished(world)
+        await while_running(keep_running(world, asyncio.Event()), _life(world))
+        assert AT_LEAST <= world.taken(WATCHED) <= LIFE
 
 
 async def _life(world: World) -> None:

@@ -17,7 +17,7 @@ from tests.support import composite_jobs as composite
 from tests.support.apiserver import Object, Request
 from tests.support.apiserver_faults import Fault
 from tests.wire.assigner_world import World, assigner, eventually, furnish, settings
-from tests.wire.killing import Killer, keep_running, while_running
+from tests.wire.killing import Killer, at_each, keep_running, while_running
 from tests.wire.kinds_world import KindsWorld
 from tests.wire.kinds_world import furnish as furnish_kinds
 
@@ -260,17 +260,17 @@ async def test_what_kueue_has_applied_holds_up_neither_a_release_nor_the_end_of_
 
 @pytest.mark.requirement("OPS-12")
 @pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
-@pytest.mark.parametrize("number", DEATHS)
-async def test_a_death_at_any_write_neither_loses_nor_repeats_an_eviction(
-    number: int, applied: bool
-) -> None:
-    async with Losing() as world:
-        furnish(world)
-        killer = Killer(number, applied=applied)
-        world.faults.append(killer.fault())
-        await while_running(keep_running(world, killer.struck, replica), _life(world))
-        assert world.broken_rules == []
-        assert killer.struck.is_set()
+async def test_a_death_at_any_write_neither_loses_nor_repeats_an_eviction(applied: bool) -> None:
+    async def life(number: int) -> None:
+        async with Losing() as world:
+            furnish(world)
+            killer = Killer(number, applied=applied)
+            world.faults.append(killer.fault())
+            await while_running(keep_running(world, killer.struck, replica), _life(world))
+            assert world.broken_rules == []
+            assert killer.struck.is_set()
+
+    await at_each(DEATHS, life)
 
 
 async def _life(world: Losing) -> None:
