@@ -105,14 +105,14 @@ async def test_a_history_decays_while_no_assigner_runs(world: World) -> None:
 
 
 async def test_it_is_sampled_in_every_interval(world: World) -> None:
-    add_local_queue(world, "greedy", cpu="64")
+    add_local_queue(world, "greedy", cpu="8")
     fast = configured(usageHalfLifeTime=1, usageSamplingInterval=1)
     async with assigner(world, configured=fast):
-        await eventually(lambda: 0 <= consumed(world, "greedy") < 1)
+        await eventually(lambda: 0 <= consumed(world, "greedy") < 2)
         fill(world, "first", "modest")
-        await eventually(lambda: consumed(world, "modest") > 3.5)
+        await eventually(lambda: consumed(world, "modest") > 3)
         world.complete("first")
-        await eventually(lambda: 0 <= consumed(world, "modest") < 0.5)
+        await eventually(lambda: 0 <= consumed(world, "modest") < 1)
 
 
 async def test_a_local_queue_that_is_created_again_has_used_nothing(world: World) -> None:

@@ -199,7 +199,7 @@ async def test_a_token_file_that_is_being_written_ends_nothing(
             if half is not None:
                 token.write_bytes(half)
             server.streams[0].cut()
-            await until(lambda: len(logs) > 6)
+            await until(lambda: len(logs) > 3)
         assert watches(server) == 1, "nothing is asked for in nobody's name"
         token.write_text("two")
         server.put(PODS, pod("a"))
