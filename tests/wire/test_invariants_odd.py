@@ -96,7 +96,8 @@ async def test_an_interrupt_ends_it_while_no_one_answers(
 
 async def test_a_reader_that_goes_away_is_no_breach(server: FakeApiServer, tmp_path: Path) -> None:
     fill(server, sound())
-    words = ("--watch", "--for", "1s", "--settle", "1s")
+    # Its last words come when that is over: the reader has to be gone by then.
+    words = ("--watch", "--for", "4s", "--settle", "1s")
     async with command("--kubeconfig", kubeconfig(server, tmp_path), *words) as process:
         assert process.stdout is not None
         await asyncio.wait_for(process.stdout.readline(), 120)
