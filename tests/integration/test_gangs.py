@@ -159,6 +159,8 @@ async def test_the_columns_say_how_far_the_gangs_are(
         "observedGeneration": 1,
         "phase": "Collecting",
         "members": "7/8",
+        "podPhase": "Pending",
+        "gangGroups": [{"name": "gg", "phase": "Pending"}],
         "waitingFor": "PodsMissing",
         "conditions": [condition],
         "gangs": [{**gang, "released": 0, "bound": 0, "run": "0123456789", "message": "waits"}],
@@ -167,8 +169,8 @@ async def test_the_columns_say_how_far_the_gangs_are(
     stored = await cluster.merge(kinds.GANG_WORKLOADS, "w", {"status": status}, "status")
     assert stored["status"] == status, "the schema drops nothing of it"
     head, row = playground.run("kubectl", "get", "swl", "-n", cluster.namespace).splitlines()
-    assert head.split() == ["NAME", "PHASE", "MEMBERS", "WAITING", "FOR", "AGE"]
-    assert row.split()[:4] == ["w", "Collecting", "7/8", "PodsMissing"]
+    assert head.split() == ["NAME", "PHASE", "PODS", "MEMBERS", "WAITING", "FOR", "AGE"]
+    assert row.split()[:5] == ["w", "Collecting", "Pending", "7/8", "PodsMissing"]
 
 
 async def test_every_valid_spec_is_stored_as_it_was_written(

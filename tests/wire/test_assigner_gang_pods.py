@@ -457,3 +457,23 @@ def _age(workload: Object) -> None:
     """As if it had been admitted long ago."""
     for condition in workload["status"]["conditions"]:
         condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.requirement("STR-17")
+async def test_the_status_shows_the_phase_of_pods_of_any_controller() -> None:
+    async with gang_pods_world() as world, gang_assigner(world):
+        world.describe("train", {**ONE, "gangGroups": [{"name": "gg", "minCount": 2}]})
+        world.add_pod("a-0", "train", queue="queue")
+
+        def shown() -> list[Object] | None:
+            found = (world.gang("train") or {}).get("status", {})
+            assert found.get("podPhase") == found.get("gangGroups", [{}])[0].get("phase")
+            listed: list[Object] | None = found.get("gangGroups")
+            return listed
+
+        await eventually(lambda: shown() == [{"name": "gg", "phase": "Pending"}])
+        world.add_pod("a-1", "train", queue="queue")
+        await eventually(lambda: shown() == [{"name": "gg", "phase": "Running"}])
+        world.end("a-0")
+        world.end("a-1", "Failed")
+        await eventually(lambda: shown() == [{"name": "gg", "phase": "Failed"}])

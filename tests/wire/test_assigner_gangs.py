@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -378,3 +379,38 @@ async def test_the_status_follows_the_gang_and_its_last_write_is_enough() -> Non
         world.complete("train")
         await eventually(lambda: status(world, "mine").get("phase") == "Empty")
         assert set(shown(world, "mine")) == {"GangScheduled"}
+
+
+def pod_phases(world: GangWorld, name: str) -> tuple[str | None, dict[str, str]]:
+    """The phase of the pods as the column shows it, and by gang group."""
+    found = status(world, name)
+    listed = {one["name"]: one["phase"] for one in found.get("gangGroups", [])}
+    return found.get("podPhase"), listed
+
+
+def shows_phase(world: GangWorld, phase: str) -> bool:
+    return pod_phases(world, "mine") == (phase, {"gg": phase})
+
+
+def set_phase(phase: str, pod: Object) -> None:
+    pod["status"]["phase"] = phase
+
+
+@pytest.mark.requirement("STR-17")
+async def test_the_status_shows_the_phase_of_the_pods_until_the_job_is_gone() -> None:
+    async with gang_world() as world, gang_assigner(world):
+        world.ready = False
+        world.describe("mine", ONE_GANG)
+        world.submit_gang("train", link="mine")
+        await eventually(partial(shows_phase, world, "Pending"))
+        world.add_pods("train", 0, 1, 2)
+        world.add_pods("train", 3, phase="Pending")
+        await eventually(lambda: status(world, "mine").get("phase") == "Running")
+        assert pod_phases(world, "mine")[0] == "Pending", "one still pulls its images"
+        for phase in ("Running", "Unknown"):
+            world.change(kinds.PODS, "train-3", partial(set_phase, phase))
+            await eventually(partial(shows_phase, world, phase))
+        world.complete("train")
+        await eventually(partial(shows_phase, world, "Succeeded"))
+        world.delete(kinds.JOBS, "train")
+        await eventually(lambda: pod_phases(world, "mine") == (None, {}))

@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from rackgate.api import names, resources
 from rackgate.api.resources import JOBS, JOBSETS, RAY_CLUSTERS
+from rackgate.gang.link import link_of
 from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.managed import is_child_of_job, is_group_pod
 from rackgate.jobframework.pod_group.gang_group import GangGroup
@@ -36,6 +37,7 @@ from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.usage import ExcessUsage
 from rackgate_assigner.cache.verification_controller import Verification
 from rackgate_assigner.gangs.bound_pods import BoundPods, is_not_held
+from rackgate_assigner.gangs.phases import pod_phase
 from rackgate_assigner.gangs.pods_controller import GangPods
 from rackgate_assigner.jobs import executor as job_executor
 from rackgate_assigner.jobs.controller import JobController, Key
@@ -306,6 +308,12 @@ class Assigner:
         if group is not None and self._gang_index is not None:
             self._gang_index.on_pods_change(f"{group.namespace}/{group.owner_name}")
 
+    def _on_pod_phase(self, before: core.Pod | None, pod: core.Pod) -> None:
+        """The status of a gang shows the phases of its pods."""
+        link = link_of(pod.metadata.annotations)
+        if link and (before is None or before.status.phase != pod.status.phase):
+            self._on_gang_use_change(f"{pod.metadata.namespace}/{link}")
+
     def _on_native_served(self) -> None:
         for key in self.watches.gangs.store if self.watches.gangs is not None else ():
             self._on_gang_use_change(key)
@@ -341,9 +349,11 @@ class Assigner:
         """Bound pods of a job that have not ended."""
         rows = [row for row in self.cache.live_pods.rows_of(job_uid) if not row.terminating]
         pods = self.watches.pods.store
+        found = [(row.podset, pods.get(row.key)) for row in rows]
         return BoundPods(
-            Counter(row.podset for row in rows),
-            [row.key.partition("/")[2] for row in rows if is_not_held(pods.get(row.key))],
+            Counter(podset for podset, _ in found),
+            [pod.metadata.name for _, pod in found if pod is not None and is_not_held(pod)],
+            Counter((podset, pod_phase(pod.status.phase)) for podset, pod in found if pod),
         )
 
     def _on_pods_change(self, job_uid: str) -> None:
@@ -655,6 +665,7 @@ class Assigner:
             lambda _before, workload: index.on_workload_change(workload), index.on_workload_change
         )
         watches.pods.add_listener(self.jobs.on_pod_upsert, self.jobs.on_pod_gone)
+        watches.pods.add_listener(self._on_pod_phase)
         self._add_levels_listeners(index.on_topologies_change)
         for managed in watches.kinds.values():
             managed.add_listener(delete=gangs.on_job_delete)

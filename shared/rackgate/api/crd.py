@@ -210,6 +210,7 @@ GANG_CRD_KINDS: Final = (
         namespaced=True,
         columns=(
             Column("Phase", ".status.phase"),
+            Column("Pods", ".status.podPhase"),
             Column("Members", ".status.members"),
             Column("Waiting for", ".status.waitingFor"),
             _AGE,

@@ -317,6 +317,15 @@ class GangStatus(ApiModel):
     """What it waits for."""
 
 
+class GangGroupPhase(ApiModel):
+    """The phase of the pods of one gangGroup."""
+
+    name: str = Field(max_length=63)
+    """The gangGroup."""
+    phase: Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+    """As the phase of a pod; of several replicas, that of the least far."""
+
+
 class ReplicaCounts(ApiModel):
     """Replicas, with ReplicatedGangs."""
 
@@ -344,6 +353,12 @@ class WorkloadStatus(ApiModel):
         default_factory=list, max_length=MAX_SHOWN_GANGS, json_schema_extra=ATOMIC
     )
     """Gangs that do not run."""
+    pod_phase: str | None = Field(default=None, max_length=63)
+    """The phase of the pods of the gang group that is least far; absent while there are no pods."""
+    gang_groups: list[GangGroupPhase] = Field(
+        default_factory=list, max_length=MAX_GROUPS, json_schema_extra=ATOMIC
+    )
+    """The phase of the pods of each gangGroup that has pods."""
     replicas: ReplicaCounts | None = None
     """Replicas, with ReplicatedGangs."""
 

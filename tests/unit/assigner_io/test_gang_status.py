@@ -188,6 +188,7 @@ def test_the_status_is_small_at_any_number_of_gangs_and_fits_the_schema() -> Non
     bound = {str(n): 1_999 for n in range(18)}
     found = summarize(gang({"gangGroups": groups}), Use("j" * 200, admitted(), podsets, bound))
     whole = written(found)
+    assert len(found.fields["gangGroups"]) == 18
     assert len(msgspec.json.encode(whole)) < 10_000
     Schema.model_validate(whole)
 

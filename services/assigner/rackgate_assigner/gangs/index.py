@@ -107,6 +107,7 @@ class GangIndex:
         self._users: dict[str, dict[JobKey, _Rank]] = {}
         self._by_own_name: dict[str, JobKey] = {}
         self._holders: dict[str, JobKey] = {}
+        self._ended: dict[str, tuple[_Rank, JobKey]] = {}  # the youngest job that is over
         self._holds: dict[JobKey, Hold] = {}
 
     # Reading.
@@ -196,6 +197,11 @@ class GangIndex:
         found = self._users.get(key, {})
         return sorted(found, key=lambda one: found[one])
 
+    def last_user(self, key: str) -> JobKey | None:
+        """The youngest job that used a Workload of gangs, is over, and still exists."""
+        found = self._ended.get(key)
+        return found[1] if found is not None else None
+
     def keys_for(self, gang: str) -> list[JobKey]:
         """The jobs to reconcile when a Workload of gangs changes."""
         found = list(self._users.get(gang, ()))
@@ -231,6 +237,7 @@ class GangIndex:
             own = self.workload_key(job)
             if known is not None and known.choice.name != choice.name:
                 self._unlink(key, f"{meta.namespace}/{known.choice.name}")
+                self._drop_ended(key, f"{meta.namespace}/{known.choice.name}")
             found = _Known(meta.uid, own, meta.generation, dict(meta.annotations), choice, podsets)
             self._known[key] = known = found
             self._by_own_name[own] = key
@@ -295,16 +302,20 @@ class GangIndex:
         if known.choice.name:
             namespace = key.name.partition("/")[0]
             self._unlink(key, f"{namespace}/{known.choice.name}")
+            self._drop_ended(key, f"{namespace}/{known.choice.name}")
 
     def _link(self, key: JobKey, job: JobLike, gang: str) -> None:
         """Record that a job uses a Workload of gangs, or does not any more because it is over."""
         workload = self._workloads.get(self.workload_key(job))
+        meta = job.metadata
+        created_at = meta.creation_timestamp or ""
         if _is_over(job, workload):
+            ended = (_Rank(True, created_at, meta.uid), key)
+            self._ended[gang] = max(ended, self._ended.get(gang, ended))
             self._unlink(key, gang)
             return
-        meta = job.metadata
         has_quota = workload is not None and workload.status.admission is not None
-        rank = _Rank(not has_quota, meta.creation_timestamp or "", meta.uid)
+        rank = _Rank(not has_quota, created_at, meta.uid)
         users = self._users.setdefault(gang, {})
         if users.get(key) == rank:
             return
@@ -326,6 +337,12 @@ class GangIndex:
             del self._holders[gang]
             if users:
                 self._set_holder(gang, min(users, key=lambda one: users[one]))
+
+    def _drop_ended(self, key: JobKey, gang: str) -> None:
+        found = self._ended.get(gang)
+        if found is not None and found[1] == key:
+            del self._ended[gang]
+            self._on_use_change(gang)
 
     def _set_holder(self, gang: str, key: JobKey) -> None:
         before = self._holders.get(gang)

@@ -5,6 +5,7 @@ As for jobs, for people; here all pods are known, gated ones too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -15,6 +16,13 @@ from rackgate.jobframework.pod_group.gang_group import GangGroup, is_held
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.gangs.gang_workload import GangWorkload
 from rackgate_assigner.gangs.holds import HoldReason
+from rackgate_assigner.gangs.phases import (
+    PodPhase,
+    gang_phase,
+    least_far,
+    phase_fields,
+    pod_phase,
+)
 from rackgate_assigner.gangs.status import (
     EXCLUSIVE,
     GANG_SCHEDULED,
@@ -86,6 +94,7 @@ def summarize_instances(gang: GangWorkload, use: InstanceUse) -> Summary:
     if gangs:
         bound, least = sum(_bound(one) for one, _ in gangs), sum(one.least for one, _ in gangs)
         fields["members"] = f"{bound}/{least}"
+    fields |= phase_fields(_phases(gang, use))
     alone = Change(EXCLUSIVE, TRUE, "OneJob", "each gang has a Workload of its own")
     changes = (_matched(use), *_topology(use), alone, scheduled)
     return Summary(changes, fields)
@@ -126,6 +135,30 @@ def _bound(group: GangGroup) -> int:
 
 def _released(group: GangGroup) -> int:
     return sum(pod.started and not is_held(pod) for pod in group.members)
+
+
+def _phases(gang: GangWorkload, use: InstanceUse) -> dict[str, PodPhase]:
+    """The phase of each gang group that has pods; pods that start by themselves are counted."""
+    gangs: dict[str, list[PodPhase]] = {}
+    singles: dict[str, Counter[PodPhase]] = {}
+    for group, _ in use.groups:
+        pods = Counter(pod_phase(pod.phase) for pod in group.pods if not pod.terminating)
+        if not pods:
+            continue
+        if group.least:
+            gangs.setdefault(group.instance.gang, []).append(gang_phase(pods, group.least))
+        else:
+            singles.setdefault(group.instance.gang, Counter()).update(pods)
+    found: dict[str, PodPhase] = {}
+    for one in gang.canonical["gangGroups"]:
+        name = str(one["name"])
+        phases = gangs.get(name, [])
+        if not phases and name in singles:
+            phases = [gang_phase(singles[name], 0)]
+        phase = least_far(phases)
+        if phase is not None:
+            found[name] = phase
+    return found
 
 
 def _gang_status(group: GangGroup, found: _Progress) -> dict[str, Any]:

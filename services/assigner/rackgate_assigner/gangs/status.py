@@ -15,14 +15,16 @@ from typing import Any, Final
 
 from rackgate.api.names import EvictionReason, WorkloadCondition
 from rackgate.gang.levels import Object, upper_bound
-from rackgate.gang.membership import Mismatch, Part, ambiguous_group, part_of, replica_key
+from rackgate.gang.membership import GangKey, Mismatch, Part, ambiguous_group, part_of, replica_key
 from rackgate.gang.pod_shapes import PodSpecShape, difference
 from rackgate.gang.readiness import Gangs, GangState, Member, gangs_of
 from rackgate.gang.topology_requests import GangPodSet, Rejected, RejectedReason, Requests
+from rackgate.jobframework.generic_job import JobOutcome
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.gangs.gang_workload import GangWorkload, min_count
 from rackgate_assigner.gangs.holds import Hold, HoldReason
 from rackgate_assigner.gangs.native import NATIVE_GANG, NativeUse, native_condition
+from rackgate_assigner.gangs.phases import PodPhase, gang_phase, least_far, phase_fields
 from rackgate_assigner.gangs.reactions import admission_run
 from rackgate_assigner.workload.conditions import FALSE, TRUE, Change
 
@@ -56,6 +58,9 @@ class Use:
         workload: its Workload of Kueue's API, None if it has none yet.
         podsets: those whose pods are in gangs.
         bound: its bound pods by PodSet.
+        done: pods that are done and not created again, by PodSet.
+        phases: its bound pods by PodSet and phase.
+        outcome: how it ended; None while it has not.
         not_held: names of bound pods that Rackgate did not release.
         shapes: of its templates, by PodSet; empty if the Workload of gangs describes no shapes.
         topology: what the requests mean for the job.
@@ -74,6 +79,9 @@ class Use:
     shared_with: str = ""
     hold: Hold | None = None
     native: NativeUse | None = None
+    done: Mapping[str, int] = field(default_factory=dict)
+    phases: Mapping[tuple[str, PodPhase], int] = field(default_factory=dict)
+    outcome: JobOutcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +97,25 @@ class Summary:
     fields: Mapping[str, Any]
 
 
-def summarize(gang: GangWorkload, use: Use | None) -> Summary:
+def summarize(gang: GangWorkload, use: Use | None, *, last: Use | None = None) -> Summary:
     """The status of a Workload of gangs.
 
     Args:
         gang: as the watch shows it.
         use: the job that uses it now; None if there is none.
+        last: the job that used it last, if it is over.
     """
-    observed = {"observedGeneration": gang.metadata.generation}
+    observed: dict[str, Any] = {"observedGeneration": gang.metadata.generation}
     if use is None:
         change = Change(GANG_SCHEDULED, FALSE, "PodsMissing", "no job that is not over uses it")
-        return Summary((change,), {**observed, "phase": "Empty", "waitingFor": "PodsMissing"})
+        fields = {**observed, "phase": "Empty", "waitingFor": "PodsMissing"}
+        ended = {} if last is None else phase_fields(_phases(gang.canonical, last))
+        return Summary((change,), {**fields, **ended})
     found, no_part = _gangs(gang.canonical, use)
     reason, message, phase = _progress(gang.canonical, use, found)
-    fields: dict[str, Any] = {**observed, "phase": phase}
+    fields = {**observed, "phase": phase, **phase_fields(_phases(gang.canonical, use))}
     least = sum(min_count(group) for group in gang.canonical["gangGroups"])
-    bound = sum(use.bound.get(one.name, 0) for one in use.podsets)
+    bound = sum(_present(use, one) for one in use.podsets)
     if least:
         fields["members"] = f"{bound}/{least}"
     waits = reason not in ("Running", "NoGang")
@@ -211,7 +222,7 @@ def _gangs(canonical: Object, use: Use) -> tuple[tuple[GangState, ...], list[str
     members = [
         Member(f"{one.name}/{index}", one.name, one.labels, gated=False, run=run, bound=True)
         for one in use.podsets
-        for index in range(use.bound.get(one.name, 0))
+        for index in range(_present(use, one))
     ]
     probes = [Member(one.name, one.name, one.labels, gated=True) for one in use.podsets]
     found: Gangs = gangs_of(canonical, members, run=run, assigned=())
@@ -223,6 +234,46 @@ def _gangs(canonical: Object, use: Use) -> tuple[tuple[GangState, ...], list[str
         if state.key.group not in seen
     )
     return (*found.states, *absent), [member.name for member, _ in unmatched]
+
+
+def _present(use: Use, podset: GangPodSet) -> int:
+    """Pods of a PodSet that have a node, or are done."""
+    return use.bound.get(podset.name, 0) + use.done.get(podset.name, 0)
+
+
+def _phases(canonical: Object, use: Use) -> dict[str, PodPhase]:
+    """The phase of each gang group that has pods.
+
+    The watch shows no pods without a node: what the admission has pods for is pending.
+    """
+    if use.outcome is None and (use.workload is None or use.workload.status.admission is None):
+        return {}
+    gangs: dict[GangKey, dict[PodPhase, int]] = {}
+    for one in use.podsets:
+        part = part_of(canonical, one.labels)
+        if isinstance(part, Part):
+            pods = gangs.setdefault(part.gang, {})
+            for phase, count in _podset_phases(use, one).items():
+                pods[phase] = pods.get(phase, 0) + count
+    found: dict[str, PodPhase] = {}
+    for group in canonical["gangGroups"]:
+        name, least = str(group["name"]), min_count(group)
+        of_group = least_far(gang_phase(p, least) for key, p in gangs.items() if key.group == name)
+        if of_group is not None:
+            found[name] = of_group
+    return found
+
+
+def _podset_phases(use: Use, podset: GangPodSet) -> dict[PodPhase, int]:
+    outcome, done = use.outcome, use.done.get(podset.name, 0)
+    if outcome is not None:
+        if not outcome.failed:
+            return {PodPhase.SUCCEEDED: podset.count}
+        return {PodPhase.SUCCEEDED: done, PodPhase.FAILED: max(0, podset.count - done)}
+    found = {phase: use.phases.get((podset.name, phase), 0) for phase in PodPhase}
+    found[PodPhase.SUCCEEDED] += done
+    found[PodPhase.PENDING] += max(0, podset.count - sum(found.values()))
+    return found
 
 
 def _progress(canonical: Object, use: Use, found: Sequence[GangState]) -> tuple[str, str, str]:

@@ -8,6 +8,7 @@ from typing import Final
 from rackgate.api.timestamps import rfc3339
 from rackgate.gang.pod_shapes import PodSpecShape, pod_shape
 from rackgate.jobframework.generic_job import JobLike
+from rackgate.jobframework.podsets import counts_of
 from rackgate.jobframework.registry import kind_of
 from rackgate.kube.errors import NotFoundError
 from rackgate.runtime import clock
@@ -76,11 +77,13 @@ class GangStatusController:
         gang = self._gangs.get(key)
         if gang is None or gang.metadata.deletion_timestamp is not None:
             return
-        use = self._use(key, gang)
+        use, last = self._use(key, gang), None
         own = self._instance_use(key) if use is None else None
         if use is None and own is None and not gang.conditions:
             return  # no job has used it yet
-        found = summarize(gang, use) if own is None else summarize_instances(gang, own)
+        if use is None and own is None:
+            last = self._use_by(self._index.last_user(key), gang)
+        found = summarize(gang, use, last=last) if own is None else summarize_instances(gang, own)
         same = encode_summary(found.fields) == gang.summary
         said = {one.type for one in found.changes}
         drop = [kind for kind in TYPES if kind not in said]
@@ -102,18 +105,25 @@ class GangStatusController:
 
     def _use(self, key: str, gang: GangWorkload) -> Use | None:
         users = self._index.users(key)
-        if not users:
-            return None
-        job = self._job(users[0])
+        second = users[1] if len(users) > 1 and gang.has_gangs else None
+        return self._use_by(users[0] if users else None, gang, second)
+
+    def _use_by(
+        self, user: JobKey | None, gang: GangWorkload, second: JobKey | None = None
+    ) -> Use | None:
+        job = self._job(user) if user is not None else None
         if job is None:
             return None
-        meta, choice = job.metadata, self._index.choice(job)
+        kind, meta, choice = kind_of(job), job.metadata, self._index.choice(job)
         podsets = self._index.podsets(job)
-        second = users[1] if len(users) > 1 and gang.has_gangs else None
+        workload = self._workloads.get(self._index.workload_key(job))
+        counts = (
+            {one.name: one.count for one in podsets} if workload is None else counts_of(workload)
+        )
         bound = self._bound_pods(meta.uid)
         return Use(
             meta.name,
-            self._workloads.get(self._index.workload_key(job)),
+            workload,
             podsets,
             bound.counts,
             bound.not_held,
@@ -122,6 +132,9 @@ class GangStatusController:
             second.name.partition("/")[2] if second is not None else "",
             self._index.hold(job),
             self._native(),
+            kind.reclaimable_pods(job, counts),
+            bound.phases,
+            kind.finished(job),
         )
 
     def _instance_use(self, key: str) -> InstanceUse | None:
