@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from rackgate.api import names
@@ -204,6 +206,46 @@ async def test_a_gang_that_is_not_bound_in_time_is_deleted_and_comes_back_later(
         )
         await eventually(lambda: world.running("a") == 4)
         assert world.of_gang("train")[0]["metadata"]["uid"] == workload["metadata"]["uid"]
+
+
+@pytest.mark.requirement("STR-13")
+async def test_pods_of_a_gang_that_gives_way_end_with_their_own_grace_period() -> None:
+    """The gang keeps its quota and its nodes until the last of them is gone."""
+    async with gang_pods_world() as world, gang_assigner(world):
+        world.describe("train", SHORT)
+        world.stuck.add("a-3")
+        for index in range(4):
+            world.add_pod(f"a-{index}", "train", queue="queue", terminationGracePeriodSeconds=300)
+        await eventually(lambda: world.running("a") == 3)
+        ending = {"finalizers": ["example.com/kubelet"]}  # they end when the test says so
+        for index in range(3):
+            world.change(kinds.PODS, f"a-{index}", lambda pod: pod["metadata"].update(ending))
+        await eventually(lambda: world.reason("train", "Evicted") == "GangTimeout")
+        await eventually(lambda: len(world.pods_of("a")) == 3)
+        await eventually(lambda: all(map(_is_ending, world.pods_of("a"))))
+        deletions = [one for one in world.requests if one.method == "DELETE"]
+        assert {one.path.rpartition("/")[2] for one in deletions} == {f"a-{n}" for n in range(4)}
+        for one in deletions:
+            assert "gracePeriodSeconds" not in one.query
+            assert json.loads(one.body).keys() == {"preconditions"}, "nothing but which pod"
+        await eventually(lambda: world.events("EvictedDueToGangTimeout"))
+        await eventually(lambda: world.events("GangTimeout"))
+        for index in range(2):
+            world.change(kinds.PODS, f"a-{index}", _finish)
+        world.describe("probe", PODS)
+        world.add_pod("probe-0", "probe", queue="queue")
+        await eventually(lambda: world.running("probe") == 1)
+        assert world.of_gang("train")[0]["status"]["admission"], "one pod is left"
+        world.change(kinds.PODS, "a-2", _finish)
+        await eventually(lambda: not world.of_gang("train")[0]["status"].get("admission"))
+
+
+def _is_ending(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def _finish(pod: Object) -> None:
+    pod["metadata"]["finalizers"] = []
 
 
 async def test_the_pods_of_a_job_are_not_deleted_because_of_the_time() -> None:

@@ -78,6 +78,27 @@ async def test_race_11_a_gang_that_is_not_bound_in_time_gives_everything_back_an
         await eventually(lambda: world.events("EvictedDueToGangTimeout"))
 
 
+@pytest.mark.requirement("STR-13")
+async def test_a_job_that_gives_way_ends_its_own_pods_and_keeps_its_quota_until_they_are_gone() -> (
+    None
+):
+    async with gang_world() as world, gang_assigner(world):
+        await started(world, "train", SHORT)
+        world.add_pods("train", 0, 1, 2)
+        await eventually(world.shows("train", "Evicted", "True", "GangTimeout"))
+        await eventually(lambda: not world.runs("train"))
+        world.remove(kinds.PODS, "train-0", NAMESPACE)
+        world.remove(kinds.PODS, "train-1", NAMESPACE)
+        world.submit("probe")
+        await eventually(world.started("probe"))
+        assert world.workload("train")["status"]["admission"], "one pod is left"
+        assert not [one for one in world.requests if one.method == "DELETE"], (
+            "the Job controller deletes its pods, with their grace period"
+        )
+        world.remove(kinds.PODS, "train-2", NAMESPACE)
+        await eventually(lambda: "admission" not in world.workload("train")["status"])
+
+
 @pytest.mark.requirement("GNG-11", "STR-12")
 async def test_a_gang_that_is_bound_in_time_is_left_alone_also_if_it_is_not_ready() -> None:
     async with gang_world() as world, gang_assigner(world):
