@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from rackgate.api import names
 from rackgate_invariants.cluster import Cluster
+from rackgate_invariants.gang_starts import GangStarts
 from rackgate_invariants.judge import judge
 from rackgate_invariants.rows.jobs import mark_unmanaged
 from rackgate_invariants.rows.rows import OUR_GATES, JobRow, NodeRow, PodRow, WorkloadRow
@@ -26,6 +27,7 @@ class ClusterState:
         unmanaged: namespaces whose jobs are not managed.
         rows: by attribute of `Cluster`, then by key.
         changed: a row changed since the last check.
+        gang_starts: the first release of each gang.
     """
 
     unread: dict[str, str] = field(default_factory=dict)
@@ -33,7 +35,11 @@ class ClusterState:
     unmanaged: frozenset[str] = frozenset()
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: bool = True
+    gang_starts: GangStarts = field(init=False)
     _judged: list[Breach] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gang_starts = GangStarts(self.rows)
 
     def put(self, attribute: str, key: str, row: Any) -> None:
         """Add or replace an object."""

@@ -48,6 +48,7 @@ class _CollectionHandler:
     """Puts the objects of one collection into the state.
 
     Attributes:
+        now: seconds.
         decoded: objects decoded since the last upsert: one, during a watch. After a list, several
             writes may lie between two versions, and their writers are unknown.
     """
@@ -56,6 +57,7 @@ class _CollectionHandler:
     attribute: str
     event: Callable[[Breach], None]
     decode_row: Callable[[bytes | msgspec.Raw], Any]
+    now: Callable[[], float]
     decoded: int = 0
 
     def decode(self, raw: bytes | msgspec.Raw) -> Any:
@@ -64,10 +66,13 @@ class _CollectionHandler:
 
     def upsert(self, before: Any, row: Any) -> None:
         self.world.put(self.attribute, _key(row), row)
-        if before is not None and self.decoded == 1:
-            for breach in self._between(before, row):
-                self.event(breach)
+        last = before if self.decoded == 1 else None
         self.decoded = 0
+        found = [] if last is None else [*self._between(last, row)]
+        if isinstance(row, PodRow) and row.link:
+            found += self.world.gang_starts.on_pod(last, row, self.now())
+        for breach in found:
+            self.event(breach)
 
     def _between(self, before: Any, row: Any) -> Iterable[Breach]:
         """Breaches that only two consecutive versions of an object show."""
@@ -80,6 +85,8 @@ class _CollectionHandler:
     def delete(self, row: Any) -> None:
         self.world.drop(self.attribute, _key(row))
         self.decoded = 0
+        if isinstance(row, PodRow):
+            self.world.gang_starts.on_gone(row, self.now())
 
 
 def _key(row: Any) -> str:
@@ -169,7 +176,9 @@ class ClusterFollower:
         for source in SOURCES:
             if source.resource.plural in self.world.unread:
                 continue
-            follower = _CollectionHandler(self.world, source.attribute, self._event, source.decode)
+            follower = _CollectionHandler(
+                self.world, source.attribute, self._event, source.decode, self._now
+            )
             informer: Informer[Any] = Informer(
                 self.client,
                 source.resource,

@@ -145,6 +145,8 @@ _TABLE: Final = """
   Two jobs never have released pods of one gang at the same time.
 9 gang-in-part              patient pods workloads schedworkloads all-jobs
   A gang of which no pod was lost is not released in part.
+9 gang-started-short        pods workloads schedworkloads watching
+  No pod of a gang is released in a run before minCount of its pods exist.
 """
 
 

@@ -53,12 +53,8 @@ class _Gang:
         return f"{self.workload.key}/{self.key}"
 
     def had_these_numbers(self, moment: float) -> bool:
-        """Whether pods that were released then were released by the numbers that are stored now.
-
-        The ungater may learn late of a change.
-        """
-        changed = self.workload.spec_at > self.workload.created_at
-        return moment >= self.workload.spec_at + (SLACK_S if changed else 0.0)
+        """Whether pods that were released then were released by the numbers that are stored now."""
+        return had_these_numbers(self.workload, moment)
 
 
 def check(cluster: Cluster, groups: Mapping[str, ObjectGroup]) -> Iterator[Breach]:
@@ -87,6 +83,17 @@ def check(cluster: Cluster, groups: Mapping[str, ObjectGroup]) -> Iterator[Breac
                 if released:
                     yield from _too_many(gang, workload, released)
                     yield from _in_part(gang, workload, released, members.gated)
+
+
+def had_these_numbers(workload: GangWorkloadRow, moment: float) -> bool:
+    """Whether a Workload of gangs already had its present spec; services may learn of it late."""
+    changed = workload.spec_at > workload.created_at
+    return moment >= workload.spec_at + (SLACK_S if changed else 0.0)
+
+
+def least_of(spec: Object, key: GangKey) -> int:
+    """Pods of a gang that must be able to start together; 0 if it is none."""
+    return next((_least(one) for one in spec["gangGroups"] if one["name"] == key.group), 0)
 
 
 def by_key(cluster: Cluster) -> dict[str, GangWorkloadRow]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from rackgate.api import names
 from rackgate.gang.link import run_id
+from rackgate_cli.invariants.follow import _CollectionHandler
+from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.judge import breaches, skipped_rules
+from rackgate_invariants.reading import SOURCES
+from rackgate_invariants.rows.rows import PodRow
+from rackgate_invariants.rules.catalog import Breach
 from tests.support.sound_cluster import (
     EARLY,
     LATE,
@@ -284,4 +291,125 @@ def test_without_the_right_to_read_workloads_of_gangs_the_rules_say_so() -> None
         "gang-too-many",
         "gang-shared",
         "gang-in-part",
+        "gang-started-short",
     }
+
+
+class Watched:
+    """A gang of three pods that are held, and what `--watch` says about events of its pods."""
+
+    def __init__(self, **group: object) -> None:
+        self.world = gang(**group)
+        self.state, self.now = ClusterState(), 1000.0
+        self.found = list[Breach]()
+        pods = self.world.pods
+        self.world.pods = []
+        for source in SOURCES:
+            handler = self.handler(source.attribute)
+            for item in getattr(self.world, source.attribute, ()):
+                handler.upsert(None, handler.decode(json.dumps(item).encode()))
+        for item in pods:
+            self.show(hold(item))
+
+    def handler(self, attribute: str) -> _CollectionHandler:
+        source = next(one for one in SOURCES if one.attribute == attribute)
+        return _CollectionHandler(
+            self.state, attribute, self.found.append, source.decode, lambda: self.now
+        )
+
+    def pod(self, name: str) -> PodRow | None:
+        found: PodRow | None = self.state.rows.get("pods", {}).get(f"{NAMESPACE}/{name}")
+        return found
+
+    def show(self, *items: Object) -> None:
+        """The watch shows new versions of pods."""
+        handler = self.handler("pods")
+        for item in items:
+            before = self.pod(item["metadata"]["name"])
+            handler.upsert(before, handler.decode(json.dumps(item).encode()))
+
+    def drop(self, name: str) -> None:
+        """The watch shows a pod no more."""
+        row = self.pod(name)
+        assert row is not None
+        self.handler("pods").delete(row)
+
+    def short(self) -> list[Breach]:
+        """What was found so far."""
+        return [one for one in self.found if one.rule == "gang-started-short"]
+
+
+def released(name: str, run: str = RUN) -> Object:
+    return release(pod("train", int(name.rpartition("-")[2]), None), run)
+
+
+@pytest.mark.requirement("OPS-12")
+def test_a_gang_that_starts_before_all_of_its_pods_exist_is_found() -> None:
+    seen = Watched()
+    seen.drop("train-2")
+    seen.now += 31
+    seen.show(released("train-0"))
+    (breach,) = seen.short()
+    assert breach.subject == "team/three/gg"
+    assert breach.found == "2 of 3 pods existed when the first one was released, train-0"
+    seen.show(released("train-1"))
+    assert len(seen.short()) == 1, "it happened once"
+
+
+def test_a_gang_that_starts_as_a_whole_is_right() -> None:
+    seen = Watched()
+    seen.show(*(released(f"train-{index}") for index in range(3)))
+    assert seen.found == []
+
+
+@pytest.mark.parametrize("loss", ["gone", "terminating"])
+def test_a_pod_that_goes_while_its_gang_is_released_counts(loss: str) -> None:
+    """The ungater had counted it; its next patches find it gone."""
+    seen = Watched()
+    if loss == "terminating":
+        gone = hold(pod("train", 2, None))
+        gone["metadata"]["deletionTimestamp"] = LATE
+        seen.show(gone)
+    else:
+        seen.drop("train-2")
+    seen.now += 29
+    seen.show(released("train-0"))
+    assert seen.short() == []
+
+
+@pytest.mark.parametrize("reason", ["started", "relisted", "later numbers", "another run", "done"])
+def test_starts_that_cannot_be_judged_are_left_out(reason: str) -> None:
+    group = {"minCount": 5} if reason == "later numbers" else {}
+    seen = Watched(**group)
+    if reason == "started":
+        seen.show(released("train-1"))
+    elif reason == "later numbers":
+        meta = seen.world.gang_workloads[0]["metadata"]
+        meta |= {"generation": 2, "managedFields": [{"manager": "kubectl", "time": EARLY}]}
+    elif reason == "done":
+        seen.world.workload["status"]["reclaimablePods"] = [{"name": "main", "count": 1}]
+    for attribute in ("workloads", "gang_workloads"):
+        handler = seen.handler(attribute)
+        for item in getattr(seen.world, attribute):
+            handler.upsert(None, handler.decode(json.dumps(item).encode()))
+    seen.drop("train-2")
+    seen.now += 31
+    if reason == "relisted":
+        handler = seen.handler("pods")
+        handler.decode(json.dumps(hold(pod("train", 1, None))).encode())
+        row = handler.decode(json.dumps(released("train-0")).encode())
+        handler.upsert(seen.pod("train-0"), row)
+    else:
+        run = run_id("workload-train", LATE) if reason == "another run" else RUN
+        seen.show(released("train-0", run))
+    assert seen.short() == []
+
+
+def test_pods_of_another_gang_or_job_do_not_count() -> None:
+    seen = Watched()
+    seen.drop("train-2")
+    stranger = hold(pod("train", 2, None))
+    stranger["metadata"]["annotations"][names.WORKLOAD_ANNOTATION] = "job-other"
+    seen.now += 31
+    seen.show(stranger, released("train-0"))
+    assert len(seen.short()) == 1
