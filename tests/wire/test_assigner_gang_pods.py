@@ -519,3 +519,55 @@ async def test_the_status_shows_the_phase_of_pods_of_any_controller() -> None:
         world.end("a-0")
         world.end("a-1", "Failed")
         await eventually(lambda: shown() == [{"name": "gg", "phase": "Failed"}])
+
+
+def matched(world: GangPodsWorld, link: str) -> tuple[str, str]:
+    """Reason and message of PodsMatched."""
+    found = (world.gang(link) or {}).get("status", {}).get("conditions", [])
+    shown = [(c["reason"], c["message"]) for c in found if c["type"] == "PodsMatched"]
+    return shown[0] if shown else ("", "")
+
+
+@pytest.mark.requirement("GNG-43", "GNG-08")
+async def test_pods_of_another_shape_than_their_eq_group_start_and_are_shown() -> None:
+    folder = {"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}}
+    template = {
+        "spec": {
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": "4"}}}],
+            "volumes": [folder],
+        }
+    }
+    eq_group = {"name": "big", "template": template}
+    group = {"name": "gg", "minCount": 3, "eqGroups": [eq_group]}
+    async with gang_pods_world() as world, gang_assigner(world):
+        world.describe("train", {"gangGroups": [group]})
+        world.add_pod("a-0", "train", queue="queue", volumes=[folder])
+        world.add_pod("a-1", "train", queue="queue", volumes=[folder])
+        await eventually(lambda: matched(world, "train")[0] == "AllMatched")
+        world.add_pod("a-2", "train", queue="queue", cpu="3")
+        await eventually(lambda: world.running("a") == 3)
+        text = "1 pod: a-2: unlike big: requests cpu 3, not 4; emptyDir scratch 0, not 1Gi"
+        expected = ("ShapeDiffers", text)
+        await eventually(lambda: matched(world, "train") == expected)
+        await eventually(lambda: world.events("PodNotMatched"))
+        (event,) = world.events("PodNotMatched")
+        assert event["note"] == f"ShapeDiffers: {text}"
+        assert event["regarding"]["name"] == "train"
+        world.remove(kinds.PODS, "a-2", NAMESPACE)
+        await eventually(lambda: matched(world, "train")[0] == "AllMatched")
+
+
+@pytest.mark.requirement("GNG-08")
+async def test_pods_in_no_inner_group_start_and_are_shown() -> None:
+    def ranked(name: str) -> Object:
+        return {"name": name, "selector": {"key": "role", "values": [name]}}
+
+    group = {"name": "gg", "minCount": 2, "rankedGroups": [ranked("driver"), ranked("worker")]}
+    async with gang_pods_world() as world, gang_assigner(world):
+        world.describe("train", {"gangGroups": [group]})
+        for index, role in enumerate(("driver", "other")):
+            world.add_pod(f"a-{index}", "train", queue="queue", labels={"role": role})
+        await eventually(lambda: world.running("a") == 2)
+        expected = ("Ambiguous", "1 pod: a-1: in no group inside of gg")
+        await eventually(lambda: matched(world, "train") == expected)
+        await eventually(lambda: world.events("PodNotMatched"))

@@ -340,6 +340,7 @@ class Assigner:
             watches.workloads.store,
             watches.gangs.store,
             GangWriter(client),
+            reporter=self._report,
             bound_pods=self._bound_pods,
             instances=self._instances,
             native=self._native_use,

@@ -261,7 +261,8 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "PodNotMatched",
             "Workload of gangs",
             "Warning",
-            "Pods belong to no gang, or are too many in theirs, and stay gated. At most once per minute.",
+            "Pods belong to no gang, or are too many in theirs, and stay gated. At most once per minute."
+            " Or pods run that differ from what the object says: `NotHeld`, `Ambiguous` or `ShapeDiffers`.",
         ),
     ),
     "Administration": (

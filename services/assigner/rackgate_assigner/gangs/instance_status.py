@@ -6,12 +6,13 @@ As for jobs, for people; here all pods are known, gated ones too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from rackgate.api.names import QUEUE_LABEL, WorkloadCondition
-from rackgate.gang.membership import GangKey, Mismatch
+from rackgate.gang.membership import GangKey, Mismatch, Part, ambiguous_group, part_of
+from rackgate.gang.pod_shapes import difference, pod_shape
 from rackgate.jobframework.pod_group.gang_group import GangGroup, is_held
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.gangs.gang_workload import GangWorkload
@@ -96,7 +97,7 @@ def summarize_instances(gang: GangWorkload, use: InstanceUse) -> Summary:
         fields["members"] = f"{bound}/{least}"
     fields |= phase_fields(_phases(gang, use))
     alone = Change(EXCLUSIVE, TRUE, "OneJob", "each gang has a Workload of its own")
-    changes = (_matched(use), *_topology(use), alone, scheduled)
+    changes = (_matched(gang, use), *_topology(use), alone, scheduled)
     return Summary(changes, fields)
 
 
@@ -176,8 +177,8 @@ def _gang_status(group: GangGroup, found: _Progress) -> dict[str, Any]:
     return status
 
 
-def _matched(use: InstanceUse) -> Change:
-    """The condition PodsMatched: the first reason for which pods stay behind, or run without it."""
+def _matched(gang: GangWorkload, use: InstanceUse) -> Change:
+    """The condition PodsMatched: the first reason for which pods stay behind, or differ."""
     found = {reason: list(pods) for reason, pods in use.mismatched.items()}
     for group, _ in use.groups:
         if group.most is not None:
@@ -186,12 +187,51 @@ def _matched(use: InstanceUse) -> Change:
         loose = [pod for pod in group.pods if pod.active and not pod.started and not is_held(pod)]
         found.setdefault(_NOT_HELD, []).extend(pod.metadata.name for pod in loose)
     for reason in (*Mismatch, _NOT_HELD):
-        pods = sorted(found.get(reason, ()))
-        if pods:
-            more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
-            shown = ", ".join(pods[:_SHOWN_PODS]) + more
-            return Change(PODS_MATCHED, FALSE, str(reason), short(f"{len(pods)} pods: {shown}"))
+        if pods := found.get(reason):
+            return Change(PODS_MATCHED, FALSE, str(reason), short(_listed(pods)))
+    for reason, text, found_pods in _differing(gang, use):
+        return Change(PODS_MATCHED, FALSE, reason, short(f"{_listed(found_pods)}: {text}"))
     return Change(PODS_MATCHED, TRUE, "AllMatched", "all pods belong to a gang group")
+
+
+def _differing(gang: GangWorkload, use: InstanceUse) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Pods that are released, and are not what the object says: reason, how, and their names.
+
+    The groups of levels 2 and 3 are those of the labels that a pod has now.
+    """
+    ambiguous: dict[str, list[str]] = {}
+    different: dict[str, list[str]] = {}
+    known: dict[tuple[object, ...], str] = {}
+    for group, _ in use.groups:
+        for pod in group.pods:
+            part = part_of(gang.canonical, pod.metadata.labels)
+            if pod.terminating or not isinstance(part, Part):
+                continue
+            name = pod.metadata.name
+            if outer := ambiguous_group(gang.canonical, part, pod.metadata.labels):
+                ambiguous.setdefault(f"in no group inside of {outer}", []).append(name)
+                continue
+            names = (part.gang.group, part.ranked_group or "", part.eq_group or "")
+            expected = gang.shapes.get(names)
+            if expected is None:
+                continue
+            key = (id(pod.role.template), str(pod.folders), *names)
+            if key not in known:
+                spec = {**pod.role.template.get("spec", {}), "volumes": pod.folders}
+                shape = pod_shape({"spec": spec})
+                known[key] = "" if shape is None else difference(expected, shape)
+            if known[key]:
+                text = f"unlike {part.eq_group}: {known[key]}"
+                different.setdefault(text, []).append(name)
+    for reason, found in (("Ambiguous", ambiguous), ("ShapeDiffers", different)):
+        yield from ((reason, text, pods) for text, pods in found.items())
+
+
+def _listed(pods: Sequence[str]) -> str:
+    pods = sorted(pods)
+    more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
+    noun = "pod" if len(pods) == 1 else "pods"
+    return f"{len(pods)} {noun}: {', '.join(pods[:_SHOWN_PODS])}{more}"
 
 
 def _topology(use: InstanceUse) -> tuple[Change, Change]:

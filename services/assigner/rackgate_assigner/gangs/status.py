@@ -38,6 +38,8 @@ EXCLUSIVE: Final = "Exclusive"
 TOPOLOGY_VALID: Final = "TopologyRequestValid"
 TOPOLOGY_ENFORCED: Final = "TopologyEnforced"
 PODS_MATCHED: Final = "PodsMatched"
+# Reasons of it for pods that run all the same. The ungater reports those that stay gated.
+REPORTED: Final = frozenset(("NotHeld", "Ambiguous", "ShapeDiffers"))
 TYPES: Final = (
     PODS_MATCHED,
     TOPOLOGY_VALID,

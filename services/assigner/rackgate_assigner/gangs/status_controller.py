@@ -19,8 +19,16 @@ from rackgate_assigner.gangs.index import GangIndex, JobKey
 from rackgate_assigner.gangs.instance_status import InstanceUse, summarize_instances
 from rackgate_assigner.gangs.instances import GangInstances
 from rackgate_assigner.gangs.native import NativeUse
-from rackgate_assigner.gangs.status import TYPES, Use, summarize
+from rackgate_assigner.gangs.status import (
+    PODS_MATCHED,
+    REPORTED,
+    TYPES,
+    Summary,
+    Use,
+    summarize,
+)
 from rackgate_assigner.gangs.writer import GangWriter
+from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.workload.conditions import condition_list, differs
 from rackgate_assigner.workqueue import WorkQueue
 
@@ -39,6 +47,7 @@ class GangStatusController:
         gangs: Mapping[str, GangWorkload],
         writer: GangWriter,
         *,
+        reporter: Reporter,
         bound_pods: Callable[[str], BoundPods],
         instances: GangInstances | None = None,
         native: Callable[[], NativeUse | None] = lambda: None,
@@ -53,6 +62,7 @@ class GangStatusController:
             workloads: of Kueue's API, by `namespace/name`.
             gangs: Workloads of gangs, by `namespace/name`.
             writer: for Workloads of gangs.
+            reporter: for Events.
             bound_pods: of a job, by its uid.
             instances: gangs of pods that no managed job owns.
             native: PodGroups of the cluster; None if Rackgate makes none.
@@ -61,6 +71,7 @@ class GangStatusController:
         """
         self._index, self._jobs, self._workloads = index, jobs, workloads
         self._gangs, self._writer, self._bound_pods = gangs, writer, bound_pods
+        self._report = reporter
         self._interval_s, self._instances, self._native = interval_s, instances, native
         self.queue = WorkQueue[str]("gang-status", self._reconcile, workers=workers)
 
@@ -102,6 +113,17 @@ class GangStatusController:
             await self._writer.write_status(gang.metadata, {**found.fields, "conditions": listed})
         except NotFoundError:
             return
+        self._report_pods(gang, found)
+
+    def _report_pods(self, gang: GangWorkload, found: Summary) -> None:
+        """An Event if pods that are not held differ from what the object says, in a new way."""
+        before = next((one for one in gang.conditions if one.type == PODS_MATCHED), None)
+        change = next((one for one in found.changes if one.type == PODS_MATCHED), None)
+        if change is None or change.reason not in REPORTED:
+            return
+        if before is None or before.reason != change.reason:
+            note = f"{change.reason}: {change.message}"
+            self._report.gang(gang.metadata, "PodNotMatched", note, warning=True)
 
     def _use(self, key: str, gang: GangWorkload) -> Use | None:
         users = self._index.users(key)

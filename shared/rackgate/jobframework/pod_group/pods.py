@@ -76,6 +76,7 @@ class GroupPod(msgspec.Struct, frozen=True):
         gates: names of all its scheduling gates.
         node_selector: as stored.
         tolerations: as stored.
+        folders: its emptyDir volumes. They are part of its shape, and not of its role.
     """
 
     metadata: Meta
@@ -86,6 +87,7 @@ class GroupPod(msgspec.Struct, frozen=True):
     gates: tuple[str, ...] = ()
     node_selector: dict[str, str] = {}
     tolerations: tuple[dict[str, Any], ...] = ()
+    folders: tuple[dict[str, Any], ...] = ()
 
     @property
     def started(self) -> bool:
@@ -148,6 +150,11 @@ class _PodStatus(View, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 
+class _Volume(View, frozen=True):
+    name: str = ""
+    empty_dir: dict[str, Any] | None = None
+
+
 class _PodSpec(View, frozen=True):
     node_name: str = ""
     scheduling_gates: tuple[SchedulingGate, ...] = ()
@@ -162,6 +169,7 @@ class _PodSpec(View, frozen=True):
     priority_class_name: str | None = None
     topology_spread_constraints: tuple[dict[str, Any], ...] = ()
     resource_claims: tuple[dict[str, Any], ...] = ()
+    volumes: tuple[_Volume, ...] = ()
 
 
 class _Pod(View, frozen=True):
@@ -196,6 +204,11 @@ def decode_group_pod(raw: bytes | msgspec.Raw) -> GroupPod:
         gates=tuple(gate.name for gate in spec.scheduling_gates),
         node_selector=spec.node_selector,
         tolerations=spec.tolerations,
+        folders=tuple(
+            {"name": volume.name, "emptyDir": volume.empty_dir}
+            for volume in spec.volumes
+            if volume.empty_dir is not None
+        ),
     )
 
 
