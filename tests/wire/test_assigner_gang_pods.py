@@ -30,7 +30,7 @@ def pending(world: GangPodsWorld, link: str) -> str:
 
 
 @pytest.mark.requirement("GNG-10")
-async def test_pods_of_a_stateful_set_start_together_when_all_exist() -> None:
+async def test_race_19_pods_of_a_stateful_set_start_together_when_all_exist() -> None:
     async with gang_pods_world() as world, gang_assigner(world):
         world.describe("train", ONE)
         world.add_set("a", 3, "train", queue="queue")
@@ -185,7 +185,7 @@ async def test_of_two_gangs_with_room_for_one_exactly_one_runs(number: int) -> N
 
 
 @pytest.mark.requirement("GNG-11")
-async def test_a_gang_that_is_not_bound_in_time_is_deleted_and_comes_back_later() -> None:
+async def test_race_11_a_gang_that_is_not_bound_in_time_is_deleted_and_comes_back_later() -> None:
     async with gang_pods_world() as world, gang_assigner(world):
         world.describe("train", SHORT)
         world.stuck.add("a-2")

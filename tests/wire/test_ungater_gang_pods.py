@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from rackgate.api import names
 from rackgate.api.resources import WORKLOADS
+from rackgate.features import GANG_SCHEDULING, NATIVE_POD_GROUPS
 from rackgate.gang.expand import expand
 from rackgate.gang.link import run_id
+from rackgate.gang.native.v1alpha2 import POD_GROUPS
 from rackgate.gang.run_spec import encode_instance_spec
 from rackgate.jobframework.pod_group.membership import uid_of_gang
-from tests.support.apiserver import FakeApiServer
+from tests.support.apiserver import FakeApiServer, Fault
+from tests.support.apiserver_faults import Handler
 from tests.support.waiting import until
-from tests.wire.gang_world import FIRST, ON, GangWorld, gates_of
+from tests.wire.gang_world import FIRST, ON, SECOND, GangWorld, gates_of
 from tests.wire.ungater_world import R1, R2, Object, Replica
 
 GATES = (names.GANG_GATE,)
 UID = uid_of_gang("team", "train", "gg")
 OTHER = uid_of_gang("team", "other", "gg")
 RUN = run_id("k", FIRST)
+LABELS = {names.MANAGED_LABEL: "true", names.GANG_ID_LABEL: UID}
 GROUP: Object = {"name": "gg", "minCount": 4}
 
 
@@ -57,11 +63,16 @@ async def settled(world: GangWorld, start: Start) -> Replica:
 
 
 def admitted(
-    world: GangWorld, counts: int | Mapping[Any, int], *, group: Object = GROUP, pod: str = ""
+    world: GangWorld,
+    counts: int | Mapping[Any, int],
+    *,
+    group: Object = GROUP,
+    pod: str = "",
+    **more: Any,
 ) -> None:
     """The Workload of the gang, as the assigner makes it."""
     (canonical,) = expand({"gangGroups": [group]})["gangGroups"]
-    made = world.admitted(counts)
+    made = copy.deepcopy(world.admitted(counts, **more))
     made["metadata"] |= {
         "ownerReferences": [],
         "annotations": {
@@ -75,6 +86,10 @@ def admitted(
     world.server.put(WORKLOADS, made)
 
 
+def evict(world: GangWorld) -> None:
+    admitted(world, 4, conditions=("Admitted", "Evicted"))
+
+
 def member(world: GangWorld, *numbers: int, gang: str = UID, **more: Any) -> None:
     """Started pods of a StatefulSet."""
     for number in numbers:
@@ -84,7 +99,7 @@ def member(world: GangWorld, *numbers: int, gang: str = UID, **more: Any) -> Non
 
 @pytest.mark.requirement("GNG-10")
 @pytest.mark.parametrize("counts", [4, {R1: 2, R2: 2}], ids=["quota", "topology"])
-async def test_started_pods_are_released_together_when_the_last_one_is_started(
+async def test_race_19_started_pods_are_released_together_when_the_last_one_is_started(
     world: GangWorld, start: Start, counts: Any
 ) -> None:
     world.gangs(GROUP)
@@ -149,6 +164,64 @@ async def test_a_pod_that_starts_by_itself_waits_for_no_other(
 
 
 @pytest.mark.requirement("GNG-12")
+async def test_race_3_an_eviction_stops_the_patches_and_deletes_the_pods(
+    world: GangWorld, start: Start
+) -> None:
+    """Their controller makes pods of the same names: a patch that is under way is not for them."""
+    world.gangs(GROUP)
+    admitted(world, 4)
+    member(world, 0, 1, 2, 3)
+    pods = [f"main-{number}" for number in range(4)]
+    patched = 0
+
+    async def evict_at_the_second(_: web.Request, handle: Handler) -> web.StreamResponse:
+        nonlocal patched
+        patched += 1
+        if patched == 2:
+            evict(world)
+            await until(lambda: not replica.ungater.workloads.store["team/train"].admitted)
+            world.remove(*pods)
+            world.members(*range(4), gates=GATES, owner="set", labels=LABELS)
+        return await handle()
+
+    world.server.faults.append(Fault(evict_at_the_second, method="PATCH", path="/pods/", times=99))
+    replica = start(concurrency=1)
+    await until(lambda: patched >= 2)
+    await world.seen(replica)
+    assert world.free() == set(), "no patch for a deleted pod reaches the one after it"
+    admitted(world, 4, at=SECOND)
+    await world.all_free(*pods)
+    await world.seen(replica)
+    assert set(world.runs().values()) == {run_id("k", SECOND)}
+
+
+@pytest.mark.requirement("GNG-12")
+async def test_race_20_the_pod_group_of_a_gang_of_pods_is_made_before_the_first_patch(
+    world: GangWorld, start: Start
+) -> None:
+    path = "/apis/scheduling.k8s.io"
+    world.server.documents[path] = {"versions": [{"version": "v1alpha2"}]}
+    world.server.documents[f"{path}/v1alpha2"] = {"resources": [{"name": "podgroups"}]}
+    world.gangs(GROUP)
+    admitted(world, 4)
+    member(world, 0, 1, 2, pod_group="train-gg")
+    both = {GANG_SCHEDULING: True, NATIVE_POD_GROUPS: True}
+    replica = start(feature_gates=both)
+    await until(lambda: replica.leads)
+    await world.seen(replica)
+    assert world.server.get(POD_GROUPS, "train-gg", "team") is None
+    member(world, 3, pod_group="train-gg")
+    await world.all_free(*(f"main-{number}" for number in range(4)))
+    made = world.server.get(POD_GROUPS, "train-gg", "team")
+    assert made is not None
+    assert made["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
+    assert [owner["uid"] for owner in made["metadata"]["ownerReferences"]] == ["k"]
+    posts = [one for one in world.asked("POST", "/podgroups") if "dryRun" not in one.query]
+    order = [one for one in world.server.requests if one in (*posts, *world.asked("PATCH"))]
+    assert order[0] is posts[0]
+
+
+@pytest.mark.requirement("GNG-12")
 async def test_race_10_a_gate_of_another_owner_holds_all(world: GangWorld, start: Start) -> None:
     world.gangs(GROUP)
     admitted(world, 4)
@@ -157,7 +230,7 @@ async def test_race_10_a_gate_of_another_owner_holds_all(world: GangWorld, start
         3,
         gates=(*GATES, "example.com/mine"),
         owner="set",
-        labels={names.MANAGED_LABEL: "true", names.GANG_ID_LABEL: UID},
+        labels=LABELS,
     )
     await settled(world, start)
     assert world.free() == set()
