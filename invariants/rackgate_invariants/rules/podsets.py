@@ -106,8 +106,9 @@ def check_ranks(placed: PlacedPodSet, group: ObjectGroup) -> Iterator[Breach]:
     if max(found_ranks) >= placed.admitted_count:
         return
     # Pods released before a node was replaced may have ended; later ones do not change.
-    replaced_nodes = 0 < job.suspend_changed_at < placed.workload.placed_at
-    if replaced_nodes or any(placed.has_earlier_assignment(pod) for pod in placed.live):
+    if _is_replaced_since(job.suspend_changed_at, placed):
+        return
+    if any(placed.has_earlier_assignment(pod) for pod in placed.live):
         return
     order = [domain for domain, count in placed.counts.items() for _ in range(count)]
     for pod in placed.live:
@@ -121,6 +122,22 @@ def check_ranks(placed: PlacedPodSet, group: ObjectGroup) -> Iterator[Breach]:
                 f"{format_domain(domain)}"
             )
             yield Breach("rank-order", pod.key, found)
+
+
+def _is_replaced_since(started_at: float, placed: PlacedPodSet) -> bool:
+    """Whether the admission was written again since the job was started: a node was replaced.
+
+    These times have whole seconds. If both are the same, the admission may also be the one that
+    the job was started with. It is not if the Workload was admitted in an earlier second. That is
+    the clock of the assigner, so pods must have been released in this second, too: others were
+    released by the assignment that is stored.
+    """
+    workload = placed.workload
+    if 0 < started_at < workload.placed_at:
+        return True
+    if not 0 < workload.admitted_at < started_at == workload.placed_at:
+        return False
+    return any(0 < pod.assigned_at <= workload.placed_at for pod in placed.live)
 
 
 def check_before_admission(group: ObjectGroup) -> Iterator[Breach]:

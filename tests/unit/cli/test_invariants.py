@@ -125,8 +125,45 @@ def test_a_pod_that_stays_on_a_host_that_was_replaced_later_is_no_breach() -> No
     assert rules(world) == [], "neither its place nor the order of ranks is as it was"
     released["time"] = LATE
     assert rules(world) == ["outside-assignment"], "pods that are gone may have had these ranks"
-    world.job["status"] = {"startTime": LATE}
+    world.job["status"] = {"startTime": "2026-01-01T11:00:01Z"}
     assert rules(world) == ["outside-assignment", "rank-order", "rank-order"]
+
+
+@pytest.mark.requirement("OPS-12")
+@pytest.mark.parametrize(
+    ("started_at", "placed_at", "released_at", "judged"),
+    [
+        # The Workload was admitted at 10:00:00.
+        ("10:00:01", "10:00:01", "10:00:01", False),
+        ("10:00:01", "10:00:01", "10:00:02", True),
+        ("10:00:01", "10:00:00", "10:00:01", True),
+        ("10:00:01", "10:00:02", "10:00:02", False),
+        ("10:00:00", "10:00:00", "10:00:00", True),
+    ],
+    ids=["that second", "released later", "not replaced", "replaced later", "all in one second"],
+)
+def test_ranks_are_not_judged_if_a_node_was_replaced_in_the_second_of_the_start(
+    started_at: str, placed_at: str, released_at: str, judged: bool
+) -> None:
+    """Times have whole seconds: two writes of one second are in either order."""
+    world = sound()
+    for name, host in (("train-0", "n2"), ("train-2", "n1")):
+        world.pod(name)["spec"] |= {"nodeSelector": {HOST: host}, "nodeName": host}
+    day = EARLY.partition("T")[0]
+    for condition in world.workload["status"]["conditions"]:
+        condition["lastTransitionTime"] = f"{day}T10:00:00Z"
+    world.workload["metadata"]["managedFields"] = [
+        {
+            "manager": "rackgate-admission",
+            "subresource": "status",
+            "time": f"{day}T{placed_at}Z",
+        }
+    ]
+    world.job["status"] = {"startTime": f"{day}T{started_at}Z"}
+    for item in world.pods:
+        released = {"manager": "rackgate-ungater", "time": f"{day}T{released_at}Z"}
+        item["metadata"]["managedFields"] = [released]
+    assert ("rank-order" in rules(world)) is judged
 
 
 @pytest.mark.parametrize("bound", [True, False])
