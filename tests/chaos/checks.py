@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from rackgate.kube.errors import KubeError, NotFoundError
 from tests.chaos.composites import SetPlan, set_manifest
 from tests.chaos.endings import finished
 from tests.chaos.fleet import Exit, Fleet, Replica
-from tests.chaos.gangs import GangKind, GangPlan
+from tests.chaos.gangs import LABEL, GangKind, GangPlan
 from tests.chaos.job_options import UserAction
 from tests.chaos.scenario import JobPlan
 from tests.chaos.users import Users, manifest
@@ -30,7 +29,13 @@ COMPLETE_LIMIT_S = 240.0
 CLEAN_LIMIT_S = 120.0
 # Marks that the Job controller puts on templates, different for every Job.
 OF_THE_CONTROLLER = ("controller-uid", "job-name")
-JOB_KINDS = (kinds.JOBSETS, kinds.RAY_CLUSTERS, kinds.JOBS)
+JOB_KINDS = (
+    kinds.JOBSETS,
+    kinds.RAY_CLUSTERS,
+    kinds.JOBS,
+    kinds.STATEFUL_SETS,
+    kinds.DEPLOYMENTS,
+)
 LEASE_EXPIRED_SIGNAL = -signal.SIGALRM
 
 
@@ -136,7 +141,7 @@ def _plain_template(found: Object) -> Object:
 
 
 async def nothing_left(cluster: Cluster) -> list[str]:
-    """Delete every job; then no pod, no Workload and no usage may stay."""
+    """Delete everything that has pods; then no pod, no Workload and no usage may stay."""
     left: list[str] = []
 
     async def gone() -> bool:
@@ -147,8 +152,9 @@ async def nothing_left(cluster: Cluster) -> list[str]:
                 for entry in await _present(cluster, kind):
                     await cluster.delete(kind, entry["metadata"]["name"])
             for pod in await cluster.list_all(kinds.PODS):
-                # No controller of a group creates it again.
-                if names.POD_GROUP_LABEL in pod["metadata"].get("labels", {}):
+                # Nothing creates it again.
+                meta = pod["metadata"]
+                if LABEL in meta.get("labels", {}) and not meta.get("ownerReferences"):
                     await cluster.delete(kinds.PODS, pod["metadata"]["name"])
             for entry in await _present(cluster, kinds.GANG_WORKLOADS):
                 await cluster.delete(kinds.GANG_WORKLOADS, entry["metadata"]["name"])

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Final
 
-from rackgate.api import names
 from rackgate.api import resources as kinds
+from rackgate.api.names import FinishedReason
 from rackgate.api.resources import GANG_WORKLOADS
 from rackgate.kube.errors import KubeError
 from tests.chaos.gangs import (
+    LABEL,
     GangAction,
     GangKind,
     GangPlan,
     gang_manifest,
     gang_workload,
-    group_pods,
+    kept_pods,
 )
 from tests.chaos.users import Users, at_loop_time
 from tests.support.cluster import WaitedTooLongError, until
@@ -29,6 +31,12 @@ LOOK_EVERY_S = 0.5
 # How long a Workload of gangs is away.
 AWAY_S = 3.0
 ENDED_LIMIT_S = 180.0
+RESOURCES: Final = {
+    GangKind.JOB: kinds.JOBS,
+    GangKind.RAY: kinds.RAY_CLUSTERS,
+    GangKind.SET: kinds.STATEFUL_SETS,
+    GangKind.DEPLOYMENT: kinds.DEPLOYMENTS,
+}
 
 
 @dataclass
@@ -36,7 +44,7 @@ class GangUsers:
     """Carries a scenario's gangs out, beside `users`.
 
     Attributes:
-        done: groups of plain pods that have succeeded.
+        done: pods without a controller that have all succeeded, by the name of their gang.
         killed: pods that were deleted while they ran.
     """
 
@@ -51,8 +59,8 @@ class GangUsers:
                 group.create_task(self._live(plan, begun))
 
     async def keep_groups(self) -> None:
-        """Create missing pods of groups until all pods of a group have succeeded, for ever."""
-        plans = [plan for plan in self.users.scenario.gangs if plan.kind is GangKind.PODS]
+        """Create missing pods until all pods of a group or gang have succeeded, for ever."""
+        plans = [plan for plan in self.users.scenario.gangs if plan.is_kept]
         while plans:
             await asyncio.sleep(LOOK_EVERY_S)
             for plan in plans:
@@ -64,7 +72,7 @@ class GangUsers:
                     self.users.refusals += 1
 
     async def ended(self) -> list[str]:
-        """Wait until RayClusters run and groups have succeeded; returns what has not."""
+        """Wait until what has no end runs, and pods have succeeded; returns what has not."""
         wrong: list[str] = []
 
         async def all_ended() -> bool:
@@ -86,14 +94,12 @@ class GangUsers:
     async def _live(self, plan: GangPlan, begun: float) -> None:
         users = self.users
         await at_loop_time(begun + plan.at)
-        if plan.kind is GangKind.PODS:
-            users.created.add(plan.name)  # `keep_groups` does it
-            return
-        if plan.action is not GangAction.LATE:
+        if plan.has_workload and plan.action is not GangAction.LATE:
             await self._create_workload(plan)
-        kind = kinds.RAY_CLUSTERS if plan.kind is GangKind.RAY else kinds.JOBS
-        made = gang_manifest(plan)
-        await users.retry_until_done(f"{plan.name} is created", lambda: users.create(kind, made))
+        if not plan.is_kept:  # `keep_groups` does it
+            kind, made = RESOURCES[plan.kind], gang_manifest(plan)
+            what = f"{plan.name} is created"
+            await users.retry_until_done(what, lambda: users.create(kind, made))
         users.created.add(plan.name)
         await at_loop_time(begun + plan.action_at)
         match plan.action:
@@ -128,38 +134,50 @@ class GangUsers:
                 return
 
     async def _pods(self, plan: GangPlan) -> dict[str, Object]:
-        selector = f"{names.POD_GROUP_LABEL}={plan.name}"
+        selector = f"{LABEL}={plan.name}"
         found = await self.users.cluster.list_all(kinds.PODS, labelSelector=selector)
         return {pod["metadata"]["name"]: pod for pod in found}
 
     async def _keep(self, plan: GangPlan) -> None:
-        wanted, present = group_pods(plan), await self._pods(plan)
+        wanted, present = kept_pods(plan), await self._pods(plan)
         phases = [pod["status"]["phase"] for pod in present.values()]
+        outcome = await self._outcome(plan)
         # A drained node loses pods that have succeeded, too.
-        if phases.count("Succeeded") == plan.pods or await self._is_finished(plan):
+        ended = outcome == FinishedReason.SUCCEEDED or (outcome and plan.kind is GangKind.PODS)
+        if phases.count("Succeeded") == plan.pods or ended:
             self.done.add(plan.name)
             return
         for name, made in wanted.items():
             if name not in present:
                 await self.users.create(kinds.PODS, made)
-            elif present[name]["status"]["phase"] == "Failed":
+                continue
+            # What is left of a run that failed is of no use for the next one.
+            is_old = outcome and not present[name]["spec"].get("schedulingGates")
+            if is_old or present[name]["status"]["phase"] == "Failed":
                 await self.users.cluster.delete(kinds.PODS, name)
 
-    async def _is_finished(self, plan: GangPlan) -> bool:
-        """Whether the Workload of a group, which has its name, is finished."""
-        found = await self.users.cluster.find(kinds.WORKLOADS, plan.name) or {}
-        conditions = found.get("status", {}).get("conditions", [])
-        return any((c["type"], c["status"]) == ("Finished", "True") for c in conditions)
+    async def _outcome(self, plan: GangPlan) -> str:
+        """Why the Workload of a group or gang is finished; "" while it is not."""
+        # That of a group has its name.
+        prefix = f"gang-{plan.name}-" if plan.kind is GangKind.BARE else plan.name
+        for found in await self.users.cluster.list_all(kinds.WORKLOADS):
+            for condition in found.get("status", {}).get("conditions", []):
+                ended = (condition["type"], condition["status"]) == ("Finished", "True")
+                if ended and found["metadata"]["name"].startswith(prefix):
+                    return str(condition["reason"])
+        return ""
 
     async def _faults(self, plan: GangPlan) -> list[str]:
         """Why a gang has not come to its end yet; Jobs are looked at with all others."""
-        if plan.kind is GangKind.PODS:
+        if plan.is_kept:
             if plan.name in self.done:
                 return []
             return [f"{plan.name} has not ended", *map(_told, (await self._pods(plan)).values())]
-        if plan.kind is not GangKind.RAY:
+        if plan.ends:
             return []
-        pods = await live_pods(self.users.cluster, ray_selector(plan.name))
+        is_ray = plan.kind is GangKind.RAY
+        selector = ray_selector(plan.name) if is_ray else f"{LABEL}={plan.name}"
+        pods = await live_pods(self.users.cluster, selector)
         bound = [
             pod
             for pod in pods

@@ -7,6 +7,7 @@ JobSets are gangs by default, too.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -21,10 +22,12 @@ from tests.support.composite_jobs import raycluster, worker_group
 from tests.support.objects import BLOCK, RACK, Object, job
 
 GATES: Final = (GANG_SCHEDULING, POD_GROUPS, WORKLOAD_REV_N)
-# Of their own, so that the sizes of the other queues stay as they are. The RayCluster uses 3 CPU
-# until the end; each of the others fits beside it, and not all at once.
-QUEUE: Final = QuotaPlan("gangs", "", 12, preemption={})
+# Of their own, so that the sizes of the other queues stay as they are. RayCluster, StatefulSet and
+# Deployment use 7 CPU until the end; each of the others fits beside them, and not all at once.
+QUEUE: Final = QuotaPlan("gangs", "", 16, preemption={})
 WORKERS: Final = 2
+# Of pods that no managed job owns: the name of their gang.
+LABEL: Final = "chaos.test/gang"
 TIMEOUT_S: Final = 90
 
 
@@ -34,6 +37,13 @@ class GangKind(StrEnum):
     JOB = "Job"
     RAY = "RayCluster"
     PODS = "plain pods"
+    SET = "StatefulSet"
+    DEPLOYMENT = "Deployment"
+    BARE = "pods without a controller"
+
+
+# They run until they are deleted.
+ENDLESS: Final = frozenset((GangKind.RAY, GangKind.SET, GangKind.DEPLOYMENT))
 
 
 class GangAction(StrEnum):
@@ -47,7 +57,7 @@ class GangAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """One job whose user has written its Workload of gangs, or a group of plain pods.
+    """One gang whose user has written its Workload of gangs; groups and sets need none.
 
     Attributes:
         at: second of its creation.
@@ -69,12 +79,17 @@ class GangPlan:
     @property
     def ends(self) -> bool:
         """Whether it completes by itself."""
-        return self.kind is not GangKind.RAY
+        return self.kind not in ENDLESS
 
     @property
     def has_workload(self) -> bool:
-        """Whether a Workload of gangs belongs to it."""
-        return self.kind is not GangKind.PODS
+        """Whether its user writes a Workload of gangs. That of a StatefulSet is a default."""
+        return self.kind not in (GangKind.PODS, GangKind.SET)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether only its user creates pods again that were deleted."""
+        return self.kind in (GangKind.PODS, GangKind.BARE)
 
     def __str__(self) -> str:
         words = f"{self.name}, gang of {self.kind.value}, {self.pods} pods of {self.cpu} CPU"
@@ -95,7 +110,14 @@ def draw_gangs(seed: int, seconds: float) -> tuple[GangPlan, ...]:
     dice = random.Random(f"gangs {seed}")
     actions = [action for action in GangAction if action is not GangAction.NONE]
     jobs = [_draw(dice, GangKind.JOB, seconds, action) for action in actions]
-    others = (GangKind.RAY, GangKind.PODS, GangKind.PODS)
+    others = (
+        GangKind.RAY,
+        GangKind.PODS,
+        GangKind.PODS,
+        GangKind.SET,
+        GangKind.DEPLOYMENT,
+        GangKind.BARE,
+    )
     return (*jobs, *(_draw(dice, kind, seconds, number=n) for n, kind in enumerate(others)))
 
 
@@ -114,14 +136,20 @@ def _draw(
         name=f"gang-{name}",
         kind=kind,
         at=at,
-        pods=WORKERS + 1 if kind is GangKind.RAY else pods,
-        cpu=1 if kind is GangKind.RAY else cpu,
+        pods=_pods_of(kind, pods),
+        cpu=1 if kind in ENDLESS else cpu,
         topology_mode=dice.choice(list(TopologyMode)),
         level=dice.choice((RACK, BLOCK)),
         run_s=round(dice.uniform(8, 16) if action is GangAction.KILL else dice.uniform(1, 6), 1),
         action=action,
         action_at=action_at if action is not GangAction.NONE else 0.0,
     )
+
+
+def _pods_of(kind: GangKind, drawn: int) -> int:
+    if kind is GangKind.RAY:
+        return WORKERS + 1
+    return WORKERS if kind in ENDLESS else drawn
 
 
 def gang_workload(plan: GangPlan) -> Object:
@@ -138,8 +166,12 @@ def gang_workload(plan: GangPlan) -> Object:
 
 
 def gang_manifest(plan: GangPlan) -> Object:
-    """The Job or RayCluster as its user writes it."""
+    """The object as its user writes it, of gangs that are no groups of pods."""
     link = {names.GANG_LINK_ANNOTATION: plan.name}
+    if plan.kind is GangKind.SET:
+        return _stateful_set(plan)
+    if plan.kind is GangKind.DEPLOYMENT:
+        return _deployment(plan)
     if plan.kind is GangKind.RAY:
         annotations = topology_annotations(plan.topology_mode, plan.level) | link
         group = worker_group("small", WORKERS, cpu=str(plan.cpu), annotations=annotations)
@@ -157,25 +189,67 @@ def gang_manifest(plan: GangPlan) -> Object:
     )
 
 
-def group_pods(plan: GangPlan) -> dict[str, Object]:
-    """The plain pods of a group as their user writes them, by name."""
-    annotations = topology_annotations(plan.topology_mode, plan.level, plan.run_s)
-    annotations[names.POD_GROUP_TOTAL_ANNOTATION] = str(plan.pods)
+def _stateful_set(plan: GangPlan) -> Object:
+    """One with a queue label: the webhook links its template."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": plan.name, "labels": {names.QUEUE_LABEL: QUEUE.name}},
+        "spec": {
+            "replicas": plan.pods,
+            "serviceName": plan.name,
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {LABEL: plan.name}},
+            "template": _template(plan, {}, topology_annotations(plan.topology_mode, plan.level)),
+        },
+    }
+
+
+def _deployment(plan: GangPlan) -> Object:
+    """One whose user has linked its template."""
+    link = {names.GANG_LINK_ANNOTATION: plan.name}
+    annotations = topology_annotations(plan.topology_mode, plan.level) | link
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": plan.name},
+        "spec": {
+            "replicas": plan.pods,
+            "selector": {"matchLabels": {LABEL: plan.name}},
+            "template": _template(plan, {names.QUEUE_LABEL: QUEUE.name}, annotations),
+        },
+    }
+
+
+def _template(plan: GangPlan, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Object:
     container = {
         "name": "main",
         "image": "registry.example/any:1",
         "resources": {"requests": {"cpu": str(plan.cpu)}},
     }
     return {
+        "metadata": {"labels": {LABEL: plan.name, **labels}, "annotations": dict(annotations)},
+        "spec": {"containers": [container]},
+    }
+
+
+def kept_pods(plan: GangPlan) -> dict[str, Object]:
+    """The pods of a group, or of a gang without a controller, as their user writes them."""
+    annotations = topology_annotations(plan.topology_mode, plan.level, plan.run_s)
+    labels = {names.QUEUE_LABEL: QUEUE.name}
+    if plan.kind is GangKind.BARE:
+        annotations[names.GANG_LINK_ANNOTATION] = plan.name
+    else:
+        annotations[names.POD_GROUP_TOTAL_ANNOTATION] = str(plan.pods)
+        labels[names.POD_GROUP_LABEL] = plan.name
+    made = _template(plan, labels, annotations)
+    spec = {**made["spec"], "restartPolicy": "Never"}
+    return {
         name: {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {
-                "name": name,
-                "labels": {names.QUEUE_LABEL: QUEUE.name, names.POD_GROUP_LABEL: plan.name},
-                "annotations": annotations,
-            },
-            "spec": {"restartPolicy": "Never", "containers": [container]},
+            "metadata": {**made["metadata"], "name": name},
+            "spec": spec,
         }
         for name in (f"{plan.name}-{index}" for index in range(plan.pods))
     }
