@@ -42,7 +42,7 @@ class BudgetsSettings(ConfigModel):
 class CycleSettings(ConfigModel):
     """The scheduling cycle."""
 
-    min_interval: float = Field(default=0.1, ge=0, le=60)
+    min_interval: float = Field(default=0.02, ge=0, le=60)
     """Minimum seconds between the starts of two cycles; changes in between are handled together.
     After a cycle that took long, the pause is three times as long as the cycle, up to a second."""
     message_interval: float = Field(default=3.0, ge=0, le=300)

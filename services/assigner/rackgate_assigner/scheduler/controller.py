@@ -65,7 +65,10 @@ WrittenDecision: TypeAlias = (
 REQUEUE_WORKERS: Final = 8
 # Seconds between two pending reasons while admissions and evictions are written. Many of those who
 # wait for their reason are admitted meanwhile, and need none.
-GAP_DURING_ADMISSIONS_S: Final = 1 / 40
+GAP_DURING_ADMISSIONS_S: Final = 1 / 20
+# Such writes go on until none has ended for so many seconds: between two of them there is often
+# none open, and the API server is busy with what they caused.
+QUIET_AFTER_S: Final = 0.5
 # After so many rejected writes a Workload no longer reserves capacity while it backs off.
 FAILURES_BEFORE_SKIP: Final = 3
 # A repeated write gets the same responses.
@@ -111,7 +114,7 @@ class Scheduler:
         nodes: NodeWriter,
         second_pass: Callable[[Snapshot], Sequence[SecondPassDecision]] = lambda _snapshot: (),
         is_in_sync: Callable[[Workload], bool] = lambda _workload: True,
-        min_interval_s: float = 0.1,
+        min_interval_s: float = 0.02,
         message_interval_s: float = 0.0,
         workers: int = 32,
         check_usage: bool = False,
@@ -151,7 +154,8 @@ class Scheduler:
         self._pending_writes: dict[str, _PendingWrite] = {}
         self._requeues: dict[str, Requeue] = {}
         self._message_limiter = MessageRateLimiter(message_interval_s)
-        self._turns = Turns(lambda: bool(self._pending_writes), GAP_DURING_ADMISSIONS_S)
+        self._written_at = -QUIET_AFTER_S
+        self._turns = Turns(self._writes_decisions, GAP_DURING_ADMISSIONS_S)
         self._backoff = Backoff(base_s=0.1, cap_s=15.0)
         self._backing_off: dict[str, asyncio.TimerHandle] = {}
         self._write_queue = WorkQueue[str]("writes", self._write_decision, workers=workers)
@@ -369,6 +373,7 @@ class Scheduler:
             raise
         else:
             del self._pending_writes[key]
+            self._written_at = clock.monotonic()
             self._backoff.reset(key)
             self._unknown_outcomes.reset(key)
             if pending_write.superseded:
@@ -463,6 +468,11 @@ class Scheduler:
         self._backing_off.pop(key, None)
         self._planner.decide_again(key)
         self.request_cycle()
+
+    def _writes_decisions(self) -> bool:
+        """Whether admissions and evictions are written now, or were a moment ago."""
+        recently = clock.monotonic() - self._written_at < QUIET_AFTER_S
+        return recently or bool(self._pending_writes)
 
     async def _write_requeue(self, key: str) -> None:
         await self._turns.wait()
