@@ -28,6 +28,7 @@ from rackgate_assigner.topology.capacity import (
     Capacity,
     charge_amounts,
     charge_assignment,
+    leaf_of_assigned_domain,
 )
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.nodes import hostname
@@ -111,6 +112,17 @@ class FlavorTopologies:
             leaf = flavor_topology.tree.leaf_of_node(node)
             if leaf is not None:
                 flavor_topology.capacity.charge_other(leaf, requests, count)
+
+    def capacity_with(self, flavor_topology: FlavorTopology, charges: Iterable[Charge]) -> Capacity:
+        """A copy of the capacity of a tree in which these pods stay with `simulate_empty`."""
+        capacity = flavor_topology.capacity.copy()
+        for charge in charges:
+            assignment = self._assignment_charged_in(flavor_topology, charge)
+            for values, count in () if assignment is None else assignment.domains:
+                leaf = leaf_of_assigned_domain(capacity.tree, charge.assignment.levels, values)
+                if leaf is not None:
+                    capacity.charge_other(leaf, charge.requests, count)
+        return capacity
 
     def shared_nodes(self, first: str, second: str) -> int:
         """Number of nodes that two flavors have in common (TAS-33)."""

@@ -158,7 +158,8 @@ def find_assignments(
 ) -> Mapping[str, TopologyAssignment] | NoFit:
     """Domains by PodSet, or the first PodSet that does not fit; nothing stays charged.
 
-    Flavors may share nodes, so what one flavor takes is charged while the next is placed.
+    Flavors may share nodes, so what one flavor takes is charged while the next is placed, on an
+    empty cluster, too.
 
     Args:
         state: the same when the call returns.
@@ -167,14 +168,18 @@ def find_assignments(
         leaf_range: first and last leaf (exclusive) that limit the pods.
     """
     found: dict[str, TopologyAssignment] = {}
+    earlier: list[Charge] = []
     last = len(requests.by_flavor) - 1
     with ExitStack() as undo:
         for index, (flavor, podsets) in enumerate(requests.by_flavor.items()):
             topology = state.topologies.by_flavor[flavor]
+            capacity = topology.capacity
+            if earlier and simulate_empty:
+                capacity = state.topologies.capacity_with(topology, earlier)
             with nullcontext() if simulate_empty else state.timing(flavor):
                 placement = place_nested(
                     topology.tree,
-                    topology.capacity,
+                    capacity,
                     [podset.request for podset in podsets],
                     topology_name=topology.flavor.topology or "",
                     flavor_tolerations=topology.flavor.tolerations,
@@ -190,8 +195,10 @@ def find_assignments(
                     Charge(flavor, podset.request.requests, found[podset.request.name])
                     for podset in podsets
                 ]
-                state.charge(charges, 1)
-                undo.callback(state.charge, charges, -1)
+                earlier += charges
+                if not simulate_empty:
+                    state.charge(charges, 1)
+                    undo.callback(state.charge, charges, -1)
     return found
 
 
