@@ -14,7 +14,7 @@ pytestmark = pytest.mark.requirement("OPS-11")
 
 def test_defaults_stand_without_a_file() -> None:
     found = load_settings(AssignerSettings, service="assigner")
-    assert found.cycle.min_interval == 0.1
+    assert found.cycle.min_interval == 0.02
     assert found.budgets.admission.qps > found.budgets.queues.qps
     assert found.resources.exclude_resource_prefixes == []
     assert found.wait_for_pods_ready.timeouts() == PodsReadyTimeouts(None, None, 60, 3600, None)

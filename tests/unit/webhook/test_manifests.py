@@ -77,10 +77,11 @@ def test_the_kinds_that_need_it_are_registered() -> None:
         assert {("validate", resource, op) for op in ("CREATE", "UPDATE")} <= called
 
 
-# Policies that look at deletions, and what else they look at.
-DELETIONS = {
+# Policies that do not look at creations and updates, or not at them alone.
+OPERATIONS = {
     "rackgate-orphans.rackgate-system": {"CREATE", "UPDATE", "DELETE"},
     "rackgate-part-deletions.rackgate-system": {"DELETE"},
+    "rackgate-workload-status.rackgate-system": {"UPDATE"},
 }
 
 
@@ -97,7 +98,7 @@ def test_every_policy_is_bound_denies_and_lets_all_be_deleted_but_above_its_pods
         (excluded,) = constraints["namespaceSelector"]["matchExpressions"]
         assert set(excluded["values"]) == SYSTEM
         for rule in constraints["resourceRules"]:
-            wanted = DELETIONS.get(document["metadata"]["name"], {"CREATE", "UPDATE"})
+            wanted = OPERATIONS.get(document["metadata"]["name"], {"CREATE", "UPDATE"})
             assert set(rule["operations"]) == wanted
     assert by_kind["ValidatingAdmissionPolicy"] == by_kind["ValidatingAdmissionPolicyBinding"]
 
