@@ -62,6 +62,7 @@ class GangPodSet:
         labels: of its template, and those that its controller gives to all of its pods.
         request: the `topologyRequest` that its template asks for; None: none.
         parts: equal parts that its pods have by rank, for example the Jobs of a replicated Job.
+        copies: how many child Jobs have this Workload of gangs, each with equally many pods.
     """
 
     name: str
@@ -69,6 +70,7 @@ class GangPodSet:
     labels: Mapping[str, str]
     request: Mapping[str, Any] | None = None
     parts: int = 1
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,8 @@ def topology_requests(
 
 def _read(canonical: Object, podset: GangPodSet, podsets: Sequence[GangPodSet]) -> _Asked:
     asked = _Asked(podset)
-    _add(asked, canonical, "spec", WHOLE)
+    of_child = _child_size(canonical, podset)
+    _add(asked, canonical, "spec", WHOLE, of_child)
     key = replica_key(canonical)
     labels = {**podset.labels, key: podset.labels.get(key, "-")} if key else podset.labels
     part = part_of(canonical, labels)
@@ -205,7 +208,9 @@ def _read(canonical: Object, podset: GangPodSet, podsets: Sequence[GangPodSet]) 
     groups = canonical["gangGroups"]
     at = _index(groups, part.gang.group)
     gang, path, group = groups[at], f"spec.gangGroups[{at}]", part.gang.group
-    size = _replica_size(gang, path, podsets) if key else None
+    size = of_child
+    if size is None and key:
+        size = _replica_size(gang, path, podsets)
     _add(asked, gang, path, group, size)
     at_ranked, at_equal = 0, 0
     if part.ranked_group is None:
@@ -265,6 +270,30 @@ def _add(asked: _Asked, holder: Object, path: str, group: str, part: int | None 
                 "parts of a PodSet can only require a level, not prefer it",
             )
         asked.asks.append(_Ask(group, path, level, required, part))
+
+
+def _child_size(canonical: Object, podset: GangPodSet) -> int | None:
+    """Pods of a child Job, if the PodSet has several."""
+    if podset.copies <= 1 or not podset.count:
+        return None
+    asks = [*_asks_of(canonical)]
+    if asks and podset.parts != podset.copies:
+        raise _RejectedError(
+            RejectedReason.NOT_SUPPORTED,
+            asks[0],
+            f"the {podset.copies} Jobs of PodSet {podset.name} are placed one by one only if they "
+            "have completionMode Indexed",
+        )
+    return podset.count // podset.copies
+
+
+def _asks_of(canonical: Object) -> Iterator[str]:
+    """Paths of all groups that request a topology."""
+    if "topologyRequest" in canonical:
+        yield f"{WHOLE}.topologyRequest"
+    for at, gang in enumerate(canonical["gangGroups"]):
+        if any(_asks(gang)):
+            yield f"{WHOLE}.gangGroups[{at}]"
 
 
 def _replica_size(gang: Object, path: str, podsets: Sequence[GangPodSet]) -> int | None:
