@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 
@@ -10,6 +11,10 @@ from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.gang.link import PER_JOB
 from rackgate.jobframework.templates import annotations_of, gates_of
+from rackgate.wire.core import Pod
+from rackgate.wire.kueue import Workload
+from rackgate_assigner.watches import decoder
+from rackgate_cli.explain.gangs import GangReader
 from tests.support.apiserver import Object
 from tests.wire.assigner_world import NAMESPACE, eventually
 from tests.wire.gangs_world import GANGS, gang_assigner
@@ -222,6 +227,42 @@ async def test_a_jobset_that_is_a_gang_itself_has_none_for_its_jobs() -> None:
             await eventually(lambda: world.is_running(JOBSETS, "train"))
             (gang,) = world.gangs()
             assert gang["spec"]["controllerRef"]["kind"] == "JobSet"
+
+
+async def test_the_gangs_of_child_jobs_are_explained_one_by_one() -> None:
+    async with OrderedWorld() as world:
+        furnish(world)
+        world.unready |= {"train-leader-0", *WORKERS}
+        world.add(JOBSETS, ordered(LONG))
+        async with gang_assigner(world):
+            await eventually(lambda: world.is_running(JOBSETS, "train") and has_gangs(world))
+        workload = decoder(Workload)(
+            json.dumps(world.workload_of(world.of(JOBSETS, "train"))).encode()
+        )
+        client = world.client()
+        try:
+            reader = GangReader(client, 3)
+            found = await reader.of_workload(workload, ())
+            assert [view.why for view in found] == [
+                f"the JobSet has not started the Job {child}" for child in WORKERS
+            ]
+            assert {view.left_seconds for view in found} == {None}
+            world.become_ready("train", "train-leader-0")
+            world.add_child_pods("train", WORKERS[0], 0, 1)
+            world.add_child_pods("train", WORKERS[1], 0)
+            pods = [
+                decoder(Pod)(json.dumps(world.get(kinds.PODS, name, NAMESPACE)).encode())
+                for name in (f"{WORKERS[0]}-0", f"{WORKERS[0]}-1", f"{WORKERS[1]}-0")
+            ]
+            first, second = await reader.of_workload(workload, pods)
+            assert (first.state, second.state) == ("Running", "Released")
+            assert second.workload == world.gang_name(WORKERS[1])
+            assert second.left_seconds is not None
+            gang = await reader.read(NAMESPACE, first.workload)
+            assert gang is not None
+            assert [view.workload for view in await reader.now(gang)] == [first.workload]
+        finally:
+            await client.close()
 
 
 async def test_a_job_that_only_claims_to_be_a_child_gets_none() -> None:

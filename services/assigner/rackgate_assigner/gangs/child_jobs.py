@@ -52,25 +52,35 @@ class ChildGang:
     @property
     def is_over(self) -> bool:
         """Whether it has finished, or is being deleted."""
-        return self.job.finished is not None or self.job.metadata.deletion_timestamp is not None
+        return is_over(self.job)
 
     @property
     def started_at(self) -> str:
-        """When it was started; "" if it does not run.
-
-        A Job that is resumed has the time of its former start until its controller has seen it, and
-        until then also the condition Suspended.
-        """
-        suspended = self.job.status.condition("Suspended")
-        if self.job.spec.suspend or (suspended is not None and suspended.status == "True"):
-            return ""
-        return "" if self.is_over else self.job.status.start_time or ""
+        """When it was started; "" if it does not run."""
+        return started_at(self.job)
 
     @property
     def is_ready(self) -> bool:
         """Whether all of its pods are ready, and so have a node, or have succeeded."""
         status = self.job.status
         return status.ready + status.succeeded >= self.gangs.pods
+
+
+def is_over(job: Job) -> bool:
+    """Whether a child Job has finished, or is being deleted."""
+    return job.finished is not None or job.metadata.deletion_timestamp is not None
+
+
+def started_at(job: Job) -> str:
+    """When a child Job was started; "" if it does not run.
+
+    A Job that is resumed has the time of its former start until its controller has seen it, and
+    until then also the condition Suspended.
+    """
+    suspended = job.status.condition("Suspended")
+    if job.spec.suspend or (suspended is not None and suspended.status == "True"):
+        return ""
+    return "" if is_over(job) else job.status.start_time or ""
 
 
 class ChildJobGangs:
