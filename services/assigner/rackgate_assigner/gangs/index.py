@@ -168,27 +168,14 @@ class GangIndex:
         run_spec = encode_run_spec(choice.links, found.canonical)
         requests = self.topology(job, choice, found, self.podsets(job))
         groups = self._pod_groups(found.canonical, choice.name, self.podsets(job))
-        if isinstance(requests, Rejected):
-            return JobGang(choice.links, run_spec, choice.is_own, pod_groups=groups)
-        nesting = encode_nesting(requests.nesting) if requests.nesting else ""
-        return JobGang(
-            choice.links,
-            run_spec,
-            choice.is_own,
-            requests.by_podset,
-            nesting,
-            pod_groups=groups,
-        )
+        unplaced = JobGang(choice.links, run_spec, choice.is_own, pod_groups=groups)
+        return _with_requests(unplaced, requests)
 
     def _gangs_of_children(self, job: JobLike, choice: GangChoice) -> JobGang:
         run_spec = encode_child_specs(
             {podset: one.canonical for podset, one in choice.children.items()}
         )
-        requests = self.child_topology(job)
-        if isinstance(requests, Rejected):
-            return JobGang(choice.links, run_spec)
-        nesting = encode_nesting(requests.nesting) if requests.nesting else ""
-        return JobGang(choice.links, run_spec, topology=requests.by_podset, nesting=nesting)
+        return _with_requests(JobGang(choice.links, run_spec), self.child_topology(job))
 
     def child_topology(self, job: JobLike, podset: str = "") -> Requests | Rejected:
         """What a job gets from the topology requests of the Workloads of gangs of its child Jobs.
@@ -499,6 +486,13 @@ def _podsets_of(job: JobLike, choice: GangChoice) -> tuple[GangPodSet, ...]:
         for one in kind.templates(manifest)
         if one.podset in choice.links
     )
+
+
+def _with_requests(gang: JobGang, requests: Requests | Rejected) -> JobGang:
+    if isinstance(requests, Rejected):
+        return gang
+    nesting = encode_nesting(requests.nesting) if requests.nesting else ""
+    return replace(gang, topology=requests.by_podset, nesting=nesting)
 
 
 def _nested_in(podset: str, nested: NestedPodSet) -> NestedPodSet:

@@ -88,7 +88,8 @@ class GangRules:
         """
         if not self.on or link_of(annotations_of(pod)) == "" or is_cleanup_pod(pod):
             return pod
-        gated = _with_child_link(with_gate(pod, GANG_GATE))
+        gated = with_gate(pod, GANG_GATE)
+        gated = _with_child_link(gated)
         if WORKLOAD_ANNOTATION in annotations_of(pod):
             return gated
         return with_entries(gated, "metadata", "labels", {MANAGED_LABEL: MANAGED})
