@@ -152,7 +152,8 @@ class GangIndex:
             is_own = run.workload == own_name(kind_of(job), job.metadata)
             text = job.metadata.annotations[names.GANG_RUN_SPEC_ANNOTATION]
             if run.children:
-                return JobGang(run.links, text, started=True)
+                groups = self._child_pod_groups(run.children, self.podsets(job))
+                return JobGang(run.links, text, started=True, pod_groups=groups)
             groups = self._pod_groups(run.spec, run.workload, self.podsets(job))
             return JobGang(run.links, text, is_own, started=True, pod_groups=groups)
         choice = self.choice(job)
@@ -172,10 +173,11 @@ class GangIndex:
         return _with_requests(unplaced, requests)
 
     def _gangs_of_children(self, job: JobLike, choice: GangChoice) -> JobGang:
-        run_spec = encode_child_specs(
-            {podset: one.canonical for podset, one in choice.children.items()}
-        )
-        return _with_requests(JobGang(choice.links, run_spec), self.child_topology(job))
+        specs = {podset: one.canonical for podset, one in choice.children.items()}
+        run_spec = encode_child_specs(specs)
+        groups = self._child_pod_groups(specs, self.podsets(job))
+        unplaced = JobGang(choice.links, run_spec, pod_groups=groups)
+        return _with_requests(unplaced, self.child_topology(job))
 
     def child_topology(self, job: JobLike, podset: str = "") -> Requests | Rejected:
         """What a job gets from the topology requests of the Workloads of gangs of its child Jobs.
@@ -209,6 +211,15 @@ class GangIndex:
             return {}
         found = {one.name: template_annotations(canonical, workload, one.labels) for one in podsets}
         return {name: annotations for name, annotations in found.items() if annotations}
+
+    def _child_pod_groups(
+        self, specs: Mapping[str, Object], podsets: Iterable[GangPodSet]
+    ) -> dict[str, Mapping[str, str]]:
+        found: dict[str, Mapping[str, str]] = {}
+        for one in podsets:
+            if one.name in specs:
+                found |= self._pod_groups(specs[one.name], PER_JOB, [one])
+        return found
 
     def topology(
         self, job: JobLike, choice: GangChoice, gang: GangWorkload, podsets: Sequence[GangPodSet]

@@ -167,6 +167,7 @@ class GangStatusController:
             hold=self._index.hold(owner),
             done={child.podset: min(child.job.status.succeeded, child.gangs.pods)},
             phases=bound.phases,
+            native=self._native(),
             not_started=""
             if child.started_at
             else f"the {kind_of(owner).name} {meta.name} has not"

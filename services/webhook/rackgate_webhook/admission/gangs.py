@@ -194,7 +194,7 @@ def _child_gangs(kind: GenericJob[Any], job: Manifest) -> dict[str, ChildJobs]:
     }
 
 
-def _with_child_link(pod: Manifest) -> Manifest:
+def _with_child_link(pod: dict[str, Any]) -> dict[str, Any]:
     if link_of(annotations_of(pod)) != PER_JOB:
         return pod
     owners = items(section(pod, "metadata"), "ownerReferences", "metadata")
