@@ -165,6 +165,7 @@ def topology_requests(
     workload: str,
     topologies: Sequence[Sequence[str]] | None = None,
     nested: bool,
+    across: bool = False,
 ) -> Requests | Rejected:
     """What a job has to request for the groups of its gang Workload.
 
@@ -175,14 +176,19 @@ def topology_requests(
         topologies: level keys, coarsest first, of each Topology that the job may be placed in;
             None: not known, so levels are not checked.
         nested: whether the feature gate GangNestedPlacement is on.
+        across: these are the PodSets of one of several gangs, each of which has a Workload of
+            Kueue of its own. So what the whole asks for holds for all of them.
     """
     not_enforced = ["spec.topologySpread"] if "topologySpread" in canonical else []
+    if across and "required" not in canonical.get("topologyRequest", {"required": ""}):
+        canonical = {key: canonical[key] for key in canonical if key != "topologyRequest"}
+        not_enforced.append(f"{WHOLE}.topologyRequest")
     try:
         rows = [_read(canonical, podset, podsets) for podset in podsets]
         _place_claims(rows, topologies, nested=nested)
         for row in rows:
             _check_levels(row, topologies)
-        by_podset, nesting = _combine(rows, workload)
+        by_podset, nesting = _combine(rows, workload, across=across)
         if not nested:
             _check_gate(rows, nesting)
         for row in rows:
@@ -494,12 +500,14 @@ class _Narrowed:
 
 
 def _combine(
-    rows: Sequence[_Asked], workload: str
+    rows: Sequence[_Asked], workload: str, *, across: bool
 ) -> tuple[dict[str, dict[str, Any]], tuple[NestedPodSet, ...]]:
     covered: dict[str, set[str]] = {}
     for row in rows:
         for ask in row.asks:
             covered.setdefault(ask.group, set()).add(row.podset.name)
+    if across and WHOLE in covered:
+        covered[WHOLE].add("")  # there are others
     counts = {row.podset.name: row.podset.count for row in rows}
     for ask in (ask for row in rows for ask in row.asks):
         if ask.part is not None and len(covered[ask.group]) > 1:
@@ -536,7 +544,15 @@ def _combine(
         if request:
             by_podset[name] = request
         if around:
-            within = tuple(Enclosing(ask.group, ask.level, ask.required) for ask in around)
+            within = tuple(
+                Enclosing(
+                    ask.group,
+                    ask.level,
+                    ask.required,
+                    workload if across and ask.group == WHOLE else "",
+                )
+                for ask in around
+            )
             nesting.append((one.row.position, NestedPodSet(name, within)))
     nesting.sort(key=lambda pair: pair[0])
     return by_podset, tuple(podset for _, podset in nesting)
@@ -574,7 +590,8 @@ def _is_leader_with_workers(
     names = covered[ask.group]
     members = [one for one in narrowed if one.row.podset.name in names]
     return (
-        len(members) == 2
+        "" not in names
+        and len(members) == 2
         and 1 in {counts[name] for name in names}
         and all(one.whole[-1:] == [ask] and not one.parts for one in members)
     )
