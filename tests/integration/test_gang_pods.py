@@ -354,7 +354,7 @@ async def test_each_group_of_a_leaderworkerset_is_a_gang(cluster: Cluster) -> No
 
 @pytest.mark.requirement("GNG-38")
 async def test_all_replicas_of_a_leaderworkerset_are_in_one_block(cluster: Cluster) -> None:
-    """Each of three fills a rack. A block has two, so the third one waits, and the other is free."""
+    """Each of three fills a rack. A block has two, so the third waits, and the other is free."""
     await cluster.add_fx_a()
     await cluster.add_queue()
     spec = {

@@ -294,6 +294,8 @@ class GangIndex:
             found = _Known(meta.uid, own, meta.generation, dict(meta.annotations), choice, podsets)
             self._known[key] = known = found
             self._by_own_name[own] = key
+            if choice.children:
+                self._on_children_change(meta.uid)
         if known.choice.name:
             self._link(key, job, f"{meta.namespace}/{known.choice.name}")
         self._refresh(key)
@@ -420,7 +422,8 @@ class GangIndex:
         holder, found = self._holders.get(gang), self._gangs.get(gang)
         if known.choice.children:
             hold = find_child_hold(known.choice, known.podsets, self._child_topology(job, known))
-            self._on_children_change(known.uid)
+            if hold != self._holds.get(key):
+                self._on_children_change(known.uid)
         else:
             hold = find_hold(
                 known.choice,

@@ -144,14 +144,14 @@ class GangStatusController:
         meta = child.metadata
         self.mark(f"{meta.namespace}/{child_job_link(meta.name, meta.uid)}")
 
-    def _child_use(self, key: str) -> Use | None:
+    def _child_use(self, key: str, gang: GangWorkload) -> Use | None:
         """The child Job that has a Workload of gangs of its own."""
         child = self._children.by_workload(key) if self._children is not None else None
         if child is None or child.is_over or self._bound_pods_of_child is None:
             return None
         owner, meta = child.owner, child.owner.metadata
         bound = self._bound_pods_of_child(meta.uid, child.uid)
-        shapes = _shapes_of(owner)
+        shapes = _shapes_of(owner) if gang.shapes else {}
         return Use(
             child.job.metadata.name,
             self._workloads.get(self._index.workload_key(owner)),
@@ -177,7 +177,7 @@ class GangStatusController:
     def _use(self, key: str, gang: GangWorkload) -> Use | None:
         users = self._index.users(key)
         if not users:
-            return self._child_use(key)
+            return self._child_use(key, gang)
         second = users[1] if len(users) > 1 and gang.has_gangs else None
         return self._use_by(users[0], gang, second)
 
