@@ -69,7 +69,7 @@ class OrderedWorld(GangWorld, KindsWorld):
         self.change(kinds.JOBS, child, lambda job: None)
         self._jobset_step(jobset)
 
-    def restart(self, jobset: str) -> None:
+    def start_again(self, jobset: str) -> None:
         """The JobSet controller deletes all child Jobs, and makes them again."""
         for child in self.children(jobset):
             self._drop(kinds.JOBS.full_name, f"{NAMESPACE}/{child['metadata']['name']}")

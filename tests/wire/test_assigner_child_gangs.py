@@ -108,7 +108,7 @@ async def test_a_child_job_that_is_made_again_gets_another_one() -> None:
         async with gang_assigner(world):
             await eventually(lambda: world.is_running(JOBSETS, "train") and has_gangs(world))
             former = {gang["metadata"]["uid"] for gang in world.gangs()}
-            world.restart("train")
+            world.start_again("train")
             await eventually(lambda: has_gangs(world))
             assert not former & {gang["metadata"]["uid"] for gang in world.gangs()}
             # Its user deletes it, while the Job lives.

@@ -320,7 +320,7 @@ def test_the_templates_of_child_jobs_are_checked_where_they_count() -> None:
             part["template"]["spec"]["template"]["metadata"] = {"annotations": {LINK: link}}
         return dict(jobset("train", [part], suspend=True, **spec))
 
-    order = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
+    order: Object = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
     path = f"spec.replicatedJobs[0].template.metadata.annotations[{TEMPLATE}]"
     good = json.dumps({"gangGroups": [{"name": "gg", "minCount": 2}]})
     for text, expected in ((good, []), ("{", [path]), ('{"gangGroups": 1}', [path])):
