@@ -23,6 +23,7 @@ from tests.wire.kinds_world import furnish
 from tests.wire.ordered_world import JOBSETS, PAIR, OrderedWorld, ordered
 
 WORKERS = ("train-workers-0", "train-workers-1")
+LONG_AGO = "2026-01-01T00:00:00Z"
 LONG: Object = {"gangGroups": [{**PAIR["gangGroups"][0], "scheduleTimeoutSeconds": 3600}]}
 
 
@@ -142,14 +143,13 @@ async def test_a_name_that_another_owner_has_is_reported_and_left_alone() -> Non
 
 
 @pytest.mark.requirement("GNG-29", "GNG-11")
-@pytest.mark.steady_clock
 async def test_the_time_of_a_child_job_begins_with_its_start_and_the_whole_jobset_gives_way() -> (
     None
 ):
     async with OrderedWorld() as world:
         furnish(world)
         world.unready |= {"train-leader-0", *WORKERS}
-        world.add(JOBSETS, ordered())
+        world.add(JOBSETS, ordered(LONG))
         async with gang_assigner(world):
             await eventually(lambda: world.is_running(JOBSETS, "train") and has_gangs(world))
             workload = world.workload_of(world.of(JOBSETS, "train"))
@@ -159,10 +159,17 @@ async def test_the_time_of_a_child_job_begins_with_its_start_and_the_whole_jobse
             waits = "PodsMissing", "the JobSet train has not started the Job train-workers-0"
             await eventually(lambda: scheduled(world, "train-workers-0") == waits)
             world.become_ready("train", "train-leader-0")
-            await eventually(lambda: not world.job(WORKERS[0])["spec"]["suspend"])
-            assert world.state(JOBSETS, "train", "Evicted") == ("", "")
+            await eventually(lambda: not world.job(WORKERS[1])["spec"]["suspend"])
             for child in WORKERS:
                 world.add_child_pods("train", child, *range(1 + (child == WORKERS[0])))
+            await eventually(lambda: "1 of 2 pods" in scheduled(world, WORKERS[1])[1])
+            await eventually(lambda: scheduled(world, WORKERS[0])[0] == "Running")
+            assert world.state(JOBSETS, "train", "Evicted") == ("", "")
+            # They were started as long ago, too.
+            for child in WORKERS:
+                world.change(
+                    kinds.JOBS, child, lambda job: job["status"].update(startTime=LONG_AGO)
+                )
             await eventually(
                 lambda: world.state(JOBSETS, "train", "Evicted") == ("True", "GangTimeout")
             )
@@ -170,7 +177,7 @@ async def test_the_time_of_a_child_job_begins_with_its_start_and_the_whole_jobse
             assert evicted is not None
             messages = [c["message"] for c in evicted["status"]["conditions"]]
             assert (
-                "1 of 2 pods of gang gg are bound, 1 exist 2 s after the start of Job "
+                "1 of 2 pods of gang gg are bound, 1 exist 3600 s after the start of Job "
                 "train-workers-1"
             ) in messages
             assert evicted["status"]["requeueState"]["count"] == 1
@@ -312,4 +319,4 @@ def _age(own: Object) -> None:
     """It was admitted long ago."""
     for condition in own["status"]["conditions"]:
         if condition["type"] == "Admitted":
-            condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+            condition["lastTransitionTime"] = LONG_AGO
