@@ -9,7 +9,6 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from rackgate.gang.expand import expand
 from rackgate.gang.native import v1alpha2, v1beta1
 from rackgate.gang.native.adapter import Adapter, decode_pod_group
 from rackgate.gang.native.model import Owner, PodGroup
@@ -45,15 +44,6 @@ def test_one_model_becomes_the_object_of_each_generation(adapter: Adapter, case:
     assert read.is_of("k", RUN)
     assert (read.key, read.owner_name) == ("team/train-gg", OWNER.name)
     assert read.min_count == case["group"]["min_count"]
-
-
-@pytest.mark.parametrize("case", cases("hierarchies"), ids=lambda case: case["name"])
-def test_nested_gangs_become_composite_pod_groups_where_one_group_is_not_enough(case: Case) -> None:
-    canonical = expand({"gangGroups": [{"name": "gg", "rankedGroups": case["rankedGroups"]}]})
-    ranked = canonical["gangGroups"][0]["rankedGroups"]
-    found = v1beta1.hierarchy_of(group(case), ranked)
-    made = [obj for _, obj in v1beta1.objects_of(found)] if found is not None else []
-    assert made == case["objects"]
 
 
 @pytest.mark.parametrize("name", ["PodGroupScheduled", "PodGroupInitiallyScheduled"])

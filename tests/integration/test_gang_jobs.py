@@ -6,6 +6,7 @@ GANG_ROUNDS=n for more rounds of two gangs with room for one.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from rackgate.api.resources import GANG_WORKLOADS
 from rackgate.features import GANG_SCHEDULING
 from tests.chaos.runner import say
 from tests.support.cluster import Cluster, until
+from tests.support.composite_jobs import jobset, marks, replicated_job
 from tests.support.objects import RACK, Object, job
 from tests.support.playground import Playground, start_playground
 from tests.support.task_cluster import nodes_and_queue, runner
@@ -163,6 +165,65 @@ async def test_a_gate_of_another_owner_on_one_pod_holds_all_of_its_gang(cluster:
     assert not _started(await cluster.pods_of("train"))
     await _remove_foreign_gate(cluster, last)
     assert len(_started(await cluster.bound("train", 4))) == 4
+
+
+@pytest.mark.requirement("GNG-29", "GNG-22")
+async def test_the_jobs_of_an_ordered_jobset_are_gangs_one_by_one(cluster: Cluster) -> None:
+    """Their pods are all held by others; those of one Job start when theirs are."""
+    await cluster.add_fx_a()
+    await cluster.add_queue()
+    leader = replicated_job("leader", 1, annotations=marks(required=RACK))
+    workers = replicated_job("workers", 2, replicas=2, annotations=marks(preferred=RACK))
+    for part in (leader, workers):
+        part["template"]["spec"]["template"]["spec"]["schedulingGates"] = [{"name": FOREIGN_GATE}]
+    spec = {"gangGroups": [{"name": "gg", "minCount": 2, "scheduleTimeoutSeconds": 3600}]}
+    workers["template"]["metadata"] = {
+        "annotations": {names.GANG_TEMPLATE_ANNOTATION: json.dumps(spec)}
+    }
+    order = {"startupPolicyOrder": "InOrder"}
+    await cluster.create(kinds.JOBSETS, jobset("train", [leader, workers], startupPolicy=order))
+
+    async def pods_of(child: str, count: int) -> list[Object]:
+        async def exist() -> list[Object] | None:
+            pods = await cluster.pods_of(child)
+            return pods if len(pods) == count else None
+
+        found = await until(f"{child} has {count} pods", exist)
+        assert found is not None
+        return found
+
+    first = await pods_of("train-leader-0", 1)
+    # The workers wait for the leader. Their Workloads of gangs exist already.
+    gangs = {
+        child: await _gang_of(cluster, child) for child in ("train-workers-0", "train-workers-1")
+    }
+    assert len(await cluster.list_all(GANG_WORKLOADS)) == len(gangs)
+    for child in gangs:
+        assert await cluster.pods_of(child) == []
+    await _remove_foreign_gate(cluster, first[0])
+    for child, gang in gangs.items():
+        for pod in await pods_of(child, 2):
+            annotations = pod["metadata"]["annotations"]
+            assert annotations[names.GANG_LINK_ANNOTATION] == gang["metadata"]["name"]
+    ready, late = gangs
+    one, *rest = await cluster.pods_of(ready)
+    await _remove_foreign_gate(cluster, one)
+    event = await cluster.event("GangWaiting", gangs[ready]["metadata"]["name"])
+    assert FOREIGN_GATE in event["note"]
+    assert not _started(await cluster.pods_of(ready))
+    for pod in rest:
+        await _remove_foreign_gate(cluster, pod)
+    await cluster.bound(ready, 2)
+    assert not _started(await cluster.pods_of(late)), "it is a gang of its own"
+    for pod in await cluster.pods_of(late):
+        await _remove_foreign_gate(cluster, pod)
+    await cluster.bound(late, 2)
+    await cluster.delete(kinds.JOBSETS, "train")
+
+    async def none() -> bool:
+        return not await cluster.list_all(GANG_WORKLOADS)
+
+    await until("the Workloads of gangs are gone with their Jobs", none)
 
 
 async def _remove_foreign_gate(cluster: Cluster, pod: Object) -> None:

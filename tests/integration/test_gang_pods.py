@@ -14,13 +14,19 @@ import pytest
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
-from rackgate.features import GANG_SCHEDULING, POD_GROUPS, WORKLOAD_REV_N
+from rackgate.features import (
+    GANG_NESTED_PLACEMENT,
+    GANG_SCHEDULING,
+    POD_GROUPS,
+    WORKLOAD_REV_N,
+)
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
 from tests.integration.test_scaling import watch_invariants
 from tests.support.cluster import Cluster, exactly_bound, until
 from tests.support.composite_jobs import leaderworkerset
+from tests.support.composite_views import racks_of
 from tests.support.identities import as_tenant
-from tests.support.objects import RACK, Object
+from tests.support.objects import BLOCK, RACK, Object
 from tests.support.playground import Playground, start_playground
 from tests.support.task_cluster import nodes_and_queue, runner
 from tests.support.task_pages import FOLDER
@@ -43,7 +49,7 @@ def playground(
 ) -> Iterator[Playground]:
     """A control plane of its own."""
     state = tmp_path_factory.mktemp("gang-pods") / "state"
-    gates = (GANG_SCHEDULING, WORKLOAD_REV_N, *request.param)
+    gates = (GANG_SCHEDULING, WORKLOAD_REV_N, GANG_NESTED_PLACEMENT, *request.param)
     # The runner of pages deletes jobs of all kinds in the end.
     operators = ("lws",) if request.param else ("jobset", "kuberay", "lws")
     running = start_playground(state, operators=operators, gates=gates)
@@ -344,6 +350,37 @@ async def test_each_group_of_a_leaderworkerset_is_a_gang(cluster: Cluster) -> No
     )
     await bound(cluster, "serve", 6)
     assert len(await workloads_of(cluster, "serve")) == 2
+
+
+@pytest.mark.requirement("GNG-38")
+async def test_all_replicas_of_a_leaderworkerset_are_in_one_block(cluster: Cluster) -> None:
+    """Each of three fills a rack. A block has two, so the third waits, and the other is free."""
+    await cluster.add_fx_a()
+    await cluster.add_queue()
+    spec = {
+        "controllerRef": {"apiGroup": names.LWS_GROUP, "kind": "LeaderWorkerSet", "name": "serve"},
+        "replicaMode": "ReplicatedGangs",
+        "topologyRequest": {"required": BLOCK},
+        "gangGroups": [{"name": "gg", "minCount": 2, "topologyRequest": {"required": RACK}}],
+    }
+    await describe(cluster, "serve", spec)
+    lws = leaderworkerset("serve", replicas=3, size=2, cpu="8")
+    pods = lws["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    meta = pods.setdefault("metadata", {})
+    meta["labels"] = {**meta.get("labels", {}), "app": "serve", names.QUEUE_LABEL: "queue"}
+    meta["annotations"] = {names.GANG_LINK_ANNOTATION: "serve"}
+    await cluster.create(LEADER_WORKER_SETS, lws)
+    running = [pod for pod in await bound(cluster, "serve", 4) if pod["spec"].get("nodeName")]
+    places = set(await racks_of(cluster, running))
+    assert len(places) == 2
+    assert len({block for block, _ in places}) == 1
+
+    async def waits() -> bool:
+        found = await workloads_of(cluster, "serve")
+        texts = [c["message"] for one in found for c in one.get("status", {}).get("conditions", [])]
+        return any("in which other gangs of Workload" in text for text in texts)
+
+    await until("the third one says where the others are", waits)
 
 
 @pytest.mark.requirement("GNG-49")

@@ -136,6 +136,26 @@ async def test_with_one_node_taken_no_pod_of_the_gang_is_bound(room: Cluster) ->
     assert condition["status"] == "True"
 
 
+@pytest.mark.requirement("GNG-29", "GNG-12")
+async def test_each_job_of_an_ordered_jobset_has_a_pod_group_of_its_own(room: Cluster) -> None:
+    workers = replicated_job("workers", 2, replicas=2, cpu="1")
+    spec = {"gangGroups": [{"name": "gg", "minCount": 2, "scheduleTimeoutSeconds": 600}]}
+    annotations = {names.GANG_TEMPLATE_ANNOTATION: json.dumps(spec)}
+    workers["template"]["metadata"] = {"annotations": annotations}
+    order = {"startupPolicyOrder": "InOrder"}
+    leader = replicated_job("leader", 1, cpu="1")
+    await room.create(kinds.JOBSETS, jobset("train", [leader, workers], startupPolicy=order))
+    for child in ("train-workers-0", "train-workers-1"):
+        pods = await room.bound(child, 2)
+        (link,) = {pod["metadata"]["annotations"][LINK] for pod in pods}
+        assert link.startswith(f"job-{child}-")
+        groups = {pod["spec"]["schedulingGroup"]["podGroupName"] for pod in pods}
+        assert groups == {f"{link}-gg"}
+        found = await pod_group(room, f"{link}-gg")
+        assert found["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+        await native_gang(room, link, "InUse")
+
+
 @pytest.mark.requirement("GNG-12")
 async def test_the_second_run_of_a_job_has_a_pod_group_of_its_own(room: Cluster) -> None:
     await submit(room, "train")

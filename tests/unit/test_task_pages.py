@@ -114,7 +114,7 @@ def test_every_manifest_is_valid(name: str, document: Any, tmp_path: Path) -> No
     elif kind in JOBS:
         # The pages of elastic jobs and gangs turn these gates on first.
         elastic = name.startswith("run-an-elastic-job:")
-        gangs = name.startswith(("run-a-gang:", "run-a-cronjob:"))
+        gangs = name.startswith(("run-a-gang:", "run-a-cronjob:", "run-a-jobset:"))
         cache = Cache(
             Features(elastic_jobs=elastic, elastic_indexed_jobs=elastic, gang_scheduling=gangs)
         )

@@ -108,8 +108,8 @@ class KindsWorld(World):
             for index in range(replicated.get("replicas", 1)):
                 child = self.child(name, replicated["name"], index)
                 if child is None:
-                    self.put(kinds.JOBS, _child_of(jobset, replicated, index, suspended))
-                elif child["spec"]["suspend"] != suspended and not _over(child):
+                    self.put(kinds.JOBS, child_of(jobset, replicated, index, suspended))
+                elif child["spec"]["suspend"] != suspended and not is_over(child):
                     self._resume(child, replicated, suspended)
         self._count(name)
 
@@ -129,7 +129,7 @@ class KindsWorld(World):
         for replicated in jobset["spec"]["replicatedJobs"]:
             found = [job for job in self.children(name) if _part(job) == replicated["name"]]
             ready = sum(job["status"].get("ready", 0) > 0 for job in found)
-            done = sum(_over(job) for job in found)
+            done = sum(is_over(job) for job in found)
             state = {"name": replicated["name"], "ready": ready, "succeeded": done, "failed": 0}
             states.append({**state, "active": ready, "suspended": 0})
         status = {**jobset.get("status", {}), "replicatedJobsStatus": states}
@@ -253,7 +253,7 @@ def furnish(world: World, **queue: Any) -> None:
     world.put(kinds.CLUSTER_QUEUES, objects.cluster_queue("plain", "plain", quota))
 
 
-def _child_of(jobset: Object, replicated: Object, index: int, suspended: bool) -> Object:
+def child_of(jobset: Object, replicated: Object, index: int, suspended: bool) -> Object:
     """A child Job as the JobSet controller makes it."""
     name = jobset["metadata"]["name"]
     labels = {
@@ -298,7 +298,7 @@ def _merge(have: Object, wanted: Object) -> None:
                 spec[key].append(entry)
 
 
-def _over(job: Object) -> bool:
+def is_over(job: Object) -> bool:
     found = job.get("status", {}).get("conditions", [])
     return any(c["type"] in ("Complete", "Failed") and c["status"] == "True" for c in found)
 

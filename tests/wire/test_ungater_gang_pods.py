@@ -14,13 +14,14 @@ from rackgate.api.resources import WORKLOADS
 from rackgate.features import GANG_SCHEDULING, NATIVE_POD_GROUPS
 from rackgate.gang.expand import expand
 from rackgate.gang.link import run_id
+from rackgate.gang.native.model import pod_group_name
 from rackgate.gang.native.v1alpha2 import POD_GROUPS
 from rackgate.gang.run_spec import encode_instance_spec
 from rackgate.jobframework.pod_group.membership import uid_of_gang
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler
 from tests.support.waiting import until
-from tests.wire.gang_world import FIRST, ON, SECOND, GangWorld, gates_of
+from tests.wire.gang_world import FIRST, ON, SECOND, GangWorld, gates_of, podset_names
 from tests.wire.ungater_world import R1, R2, Object, Replica
 
 GATES = (names.GANG_GATE,)
@@ -68,6 +69,7 @@ def admitted(
     *,
     group: Object = GROUP,
     pod: str = "",
+    replica: str = "",
     **more: Any,
 ) -> None:
     """The Workload of the gang, as the assigner makes it."""
@@ -78,7 +80,7 @@ def admitted(
         "annotations": {
             names.GROUP_WORKLOAD_ANNOTATION: "true",
             names.GANG_RUN_SPEC_ANNOTATION: encode_instance_spec(
-                "train", ["main"], canonical, pod=pod
+                "train", ["main"], canonical, pod=pod, replica=replica
             ),
         },
         "labels": {names.JOB_UID_LABEL: UID},
@@ -161,6 +163,24 @@ async def test_a_pod_that_starts_by_itself_waits_for_no_other(
     member(world, 0)
     start()
     await world.all_free("main-0")
+
+
+@pytest.mark.parametrize("replica", ["", "r1"])
+async def test_pods_whose_template_names_the_native_pod_group_of_their_gang_get_it(
+    world: GangWorld, start: Start, replica: str
+) -> None:
+    group_path = "/apis/scheduling.k8s.io"
+    world.server.documents[group_path] = {"versions": [{"version": "v1alpha2"}]}
+    resources = {"resources": [{"name": "podgroups"}]}
+    world.server.documents[f"{group_path}/v1alpha2"] = resources
+    name = pod_group_name("train", "gg", replica)
+    admitted(world, {R1: 4}, replica=replica)
+    member(world, *range(4), pod_group=name)
+    start(feature_gates={GANG_SCHEDULING: True, NATIVE_POD_GROUPS: True})
+    await world.all_free(*podset_names("main", *range(4)))
+    found = world.server.get(POD_GROUPS, name, "team")
+    assert found is not None
+    assert found["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
 
 
 @pytest.mark.requirement("GNG-12")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 from rackgate.api.names import WORKLOAD_ANNOTATION, WorkloadCondition
-from rackgate.api.resources import GANG_WORKLOADS, PODS, WORKLOADS
+from rackgate.api.resources import GANG_WORKLOADS, JOBS, PODS, WORKLOADS
 from rackgate.api.timestamps import parse_rfc3339
-from rackgate.gang.link import link_of
+from rackgate.gang.link import child_job_link, link_of
 from rackgate.gang.run_spec import RunSpec, decode_run_spec
-from rackgate.jobframework.registry import owner_of
+from rackgate.jobframework.registry import JOB, owner_of
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate.runtime import clock
@@ -17,6 +18,7 @@ from rackgate.wire.core import Pod
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.explain.explanation import GangView
 from rackgate_assigner.explain.gangs import gang_views
+from rackgate_assigner.gangs.child_jobs import is_over, started_at
 from rackgate_assigner.gangs.gang_workload import GangWorkload, decode_gang_workload
 from rackgate_assigner.gangs.reactions import admission_run
 from rackgate_assigner.watches import decoder
@@ -47,12 +49,14 @@ class GangReader:
         """
         run = admission_run(workload)
         started = await self._run_spec(workload)
+        if started is not None and started.children:
+            return await self._of_children(workload, started, pods, run=run)
         links = {link_of(pod.metadata.annotations) for pod in pods} - {""}
         if started is not None:
             links.add(started.workload)
         if not links or not run:
             return []
-        since_s = _since_admission_s(workload)
+        since_s = _since_s(_admitted_at(workload))
         views = []
         for link in sorted(links):
             spec = started.spec if started is not None and started.workload == link else None
@@ -65,6 +69,45 @@ class GangReader:
                 # Without it, pods that are still gated stay gated; the others have their run.
                 spec = None if found is None else spec or found.canonical
             views += gang_views(link, spec, pods, run=run, since_s=since_s, top=self._top)
+        return views
+
+    async def _of_children(
+        self, workload: Workload, started: RunSpec, pods: Sequence[Pod], *, run: str
+    ) -> list[GangView]:
+        """The gangs of child Jobs, each of which has a Workload of gangs of its own."""
+        owner = owner_of(workload)
+        if owner is None or not run:
+            return []
+        kind, (namespace, _, name) = owner[0], owner[1].partition("/")
+        try:
+            jobs = await list_decoded(
+                self._client,
+                JOBS,
+                JOB.decode,
+                namespace=namespace,
+                params={"labelSelector": f"{kind.child_job_label}={name}"},
+            )
+        except ForbiddenError:
+            return []
+        since_admission = _since_s(_admitted_at(workload))
+        views = []
+        for job in sorted(jobs, key=lambda one: one.metadata.name):
+            controller = job.metadata.controller
+            spec = started.children.get(kind.podset_of_child(job))
+            is_own = controller is not None and controller.uid == workload.owner_uid
+            if spec is None or not is_own or is_over(job):
+                continue
+            meta, since_s, absent = job.metadata, _since_s(started_at(job)), ""
+            if since_s is None:
+                absent = f"the {kind.name} has not started the Job {meta.name}"
+            elif since_admission is not None:
+                since_s = min(since_s, since_admission)
+            link = child_job_link(meta.name, meta.uid)
+            with contextlib.suppress(ForbiddenError):
+                spec = spec if await self.read(namespace, link) is not None else None
+            views += gang_views(
+                link, spec, pods, run=run, since_s=since_s, top=self._top, absent=absent
+            )
         return views
 
     async def read(self, namespace: str, name: str) -> GangWorkload | None:
@@ -88,7 +131,8 @@ class GangReader:
                 pod for pod in pods if pod.metadata.annotations.get(WORKLOAD_ANNOTATION, "") == name
             ]
             if workload is not None:
-                views += await self.of_workload(workload, own)
+                found = await self.of_workload(workload, own)
+                views += [view for view in found if view.workload == meta.name]
             else:
                 views += gang_views(
                     meta.name, gang.canonical, own, run="", since_s=None, top=self._top
@@ -116,10 +160,14 @@ class GangReader:
         return decode_run_spec(job.metadata.annotations)
 
 
-def _since_admission_s(workload: Workload) -> float | None:
+def _admitted_at(workload: Workload) -> str:
     admitted = workload.condition(WorkloadCondition.ADMITTED)
+    return (admitted and admitted.last_transition_time) or ""
+
+
+def _since_s(timestamp: str) -> float | None:
     try:
-        at = parse_rfc3339((admitted and admitted.last_transition_time) or "")
+        at = parse_rfc3339(timestamp)
     except ValueError:
         return None
     return max(0.0, (clock.now() - at).total_seconds())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -67,6 +67,7 @@ from rackgate_assigner.workload_slices.writer import SliceWriter
 if TYPE_CHECKING:
     from rackgate.gang.native.model import ObservedPodGroup
     from rackgate.kube.native_groups import NativeGroups
+    from rackgate_assigner.gangs.child_jobs import ChildGang, ChildJobGangs
     from rackgate_assigner.gangs.controller import GangController
     from rackgate_assigner.gangs.index import GangIndex, JobKey
     from rackgate_assigner.gangs.instances import GangInstances
@@ -123,6 +124,7 @@ class Assigner:
         deactivated_s = settings.object_retention_policies.workloads.after_deactivated_by_kueue
         self._deletes_jobs = deactivated_s is not None
         self._gang_index = self._start_gang_index()
+        self._child_gangs = self._start_child_gangs()
         self._instances = self._start_gang_instances()
         self.jobs = self._job_controller(for_jobs, writer, settings)
         self.gangs = self._gang_controller(for_jobs)
@@ -213,7 +215,9 @@ class Assigner:
             retention=settings.object_retention_policies.retention(),
             is_namespace_selected=None if self._selector.everything else self._is_selected,
             gangs=self._gang_index,
-            gang_pods=GangPods(client, watches.workloads.store) if watches.gangs else None,
+            gang_pods=GangPods(client, watches.workloads.store, self._child_gangs_of)
+            if watches.gangs
+            else None,
             gang_timeout_limit=settings.gang_timeout_limit,
             pods=self._group_writer,
             instances=self._instances,
@@ -269,7 +273,26 @@ class Assigner:
             on_change=self._on_gang_change,
             topologies=self._topologies_of_queue,
             on_use_change=self._on_gang_use_change,
+            on_children_change=self._on_child_gangs_change,
         )
+
+    def _start_child_gangs(self) -> ChildJobGangs | None:
+        if self._gang_index is None:
+            return None
+        from rackgate_assigner.gangs.child_jobs import ChildJobGangs
+
+        jobs = {kind: watch.store for kind, watch in self.watches.kinds.items()}
+        return ChildJobGangs(self._gang_index, jobs, self.watches.child_jobs.store)
+
+    def _child_gangs_of(self, job_uid: str) -> Sequence[ChildGang]:
+        return self._child_gangs.of_job(job_uid) if self._child_gangs is not None else ()
+
+    def _on_child_gangs_change(self, job_uid: str) -> None:
+        """The child Jobs of a job have Workloads of gangs, and what is true of them changed."""
+        if self.gangs is not None:
+            self.gangs.on_children_change(job_uid)
+        if self.gang_statuses is not None:
+            self.gang_statuses.on_children_change(job_uid)
 
     def _may_have_gangs(self, job: JobLike) -> bool:
         """Whether a job is managed by itself. `GangInstances` and the ungater care for pods."""
@@ -344,12 +367,16 @@ class Assigner:
             bound_pods=self._bound_pods,
             instances=self._instances,
             native=self._native_use,
+            children=self._child_gangs,
+            bound_pods_of_child=self._bound_pods,
         )
 
-    def _bound_pods(self, job_uid: str) -> BoundPods:
-        """Bound pods of a job that have not ended."""
+    def _bound_pods(self, job_uid: str, child_uid: str = "") -> BoundPods:
+        """Bound pods of a job, or of one of its child Jobs, that have not ended."""
         rows = [row for row in self.cache.live_pods.rows_of(job_uid) if not row.terminating]
         pods = self.watches.pods.store
+        if child_uid:
+            rows = [row for row in rows if _controller_uid(pods.get(row.key)) == child_uid]
         found = [(row.podset, pods.get(row.key)) for row in rows]
         return BoundPods(
             Counter(podset for podset, _ in found),
@@ -376,6 +403,7 @@ class Assigner:
             GangWriter(client),
             self._report,
             live_pods=lambda uid: self.cache.live_pod_count(uid).total,
+            children=self._child_gangs,
         )
 
     def _linked_controller(self, client: Client) -> LinkedController | None:
@@ -660,8 +688,11 @@ class Assigner:
         index, watches, gangs = self._gang_index, self.watches, self.gangs
         if index is None or watches.gangs is None or gangs is None:
             return
-        watches.gangs.add_listener(gangs.on_gang_upsert)
+        watches.gangs.add_listener(gangs.on_gang_upsert, gangs.on_gang_delete)
         watches.gangs.add_listener(index.on_gang_upsert, index.on_gang_delete)
+        watches.child_jobs.add_listener(gangs.on_child_upsert, gangs.on_child_delete)
+        if self.gang_statuses is not None:
+            watches.child_jobs.add_listener(self.gang_statuses.on_child_upsert)
         watches.workloads.add_listener(
             lambda _before, workload: index.on_workload_change(workload), index.on_workload_change
         )
@@ -791,6 +822,8 @@ class Assigner:
             self.scheduler.request_cycle_if_changed()
         elif owner is None and before is not None and before.metadata.controller is not None:
             self.cache.set_owner(child_job.metadata.uid, "")
+        if self._child_gangs is not None:
+            self._child_gangs.on_upsert(before, child_job)
         self.jobs.on_child_upsert(before, child_job)
 
     def _on_excess_usage_changed(self, excess: ExcessUsage) -> None:
@@ -876,12 +909,19 @@ class Assigner:
 
     def _on_child_job_delete(self, child_job: batch.Job) -> None:
         self.cache.drop_owner(child_job.metadata.uid)
+        if self._child_gangs is not None:
+            self._child_gangs.on_delete(child_job)
         self.jobs.on_child_delete(child_job)
 
 
 def watch_kind(watch: Watch[Any]) -> str:
     """The kind of a watch."""
     return watch.resource.kind
+
+
+def _controller_uid(pod: core.Pod | None) -> str:
+    owner = pod.metadata.controller if pod is not None else None
+    return owner.uid if owner is not None else ""
 
 
 def _budget(client: Client, settings: BudgetSettings) -> Client:

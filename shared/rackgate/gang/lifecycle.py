@@ -17,12 +17,12 @@ import msgspec
 
 from rackgate.api.names import GANG_TEMPLATE_ANNOTATION, workload_name
 from rackgate.api.resources import GANG_WORKLOADS
-from rackgate.gang.expand import DEFAULT_TIMEOUT_S, quote_off
+from rackgate.gang.expand import DEFAULT_TIMEOUT_S, expand, quote_off
 from rackgate.gang.levels import Object
-from rackgate.gang.link import link_of
+from rackgate.gang.link import PER_JOB, child_job_link, link_of
 from rackgate.gang.validation import errors_of
 from rackgate.jobframework.errors import shown
-from rackgate.jobframework.generic_job import DefaultGang, GenericJob, Manifest
+from rackgate.jobframework.generic_job import ChildJobs, DefaultGang, GenericJob, Manifest
 from rackgate.jobframework.templates import annotations_of
 from rackgate.wire.core import Meta
 
@@ -31,20 +31,42 @@ _TEMPLATE_PATH: Final = f"metadata.annotations[{GANG_TEMPLATE_ANNOTATION}]"
 
 
 @dataclass(frozen=True, slots=True)
+class ChildGangs:
+    """The Workloads of gangs of the child Jobs of one PodSet: each of them gets the same.
+
+    Attributes:
+        path: of the spec in the manifest of the job.
+        spec: what Rackgate writes into them.
+        canonical: the expanded spec.
+        jobs: how many child Jobs there are.
+        pods: of each.
+    """
+
+    path: str
+    spec: Object
+    canonical: Object
+    jobs: int
+    pods: int
+
+
+@dataclass(frozen=True, slots=True)
 class GangChoice:
-    """The Workload of gangs of one job.
+    """The Workload of gangs of one job, or those of its child Jobs.
 
     Attributes:
         name: of it; "" if the job has none.
-        links: by PodSet, the name that its pods carry; PodSets without gangs are omitted.
+        links: by PodSet, the name that its pods carry, or `PER_JOB`; PodSets without gangs are
+            omitted.
         spec: what Rackgate writes into it; None if its user makes it.
         problem: why the job cannot start as it is written; "" if it can.
+        children: by PodSet, those of child Jobs. The job has none itself then.
     """
 
     name: str = ""
     links: Mapping[str, str] = field(default_factory=dict)
     spec: Object | None = None
     problem: str = ""
+    children: Mapping[str, ChildGangs] = field(default_factory=dict)
 
     @property
     def is_own(self) -> bool:
@@ -72,10 +94,21 @@ def choose_gang(
     own, templates = own_name(kind, meta), kind.templates(manifest)
     named = {one.podset: str(link_of(annotations_of(one.template))) for one in templates}
     # After the start, the templates of a job carry the name of its own.
-    by_users = {podset: link for podset, link in named.items() if link not in ("", own)}
+    by_users = {podset: link for podset, link in named.items() if link not in ("", own, PER_JOB)}
     found = sorted(set(by_users.values()))
+    children = {
+        podset: one
+        for podset, one in kind.child_jobs(manifest).items()
+        if GANG_TEMPLATE_ANNOTATION in one.annotations and podset not in by_users
+    }
     if found:
         several = ""
+        if children:
+            first = next(iter(children.values()))
+            several = (
+                f"{first.path}.{_TEMPLATE_PATH}: pod templates of the same job name the Workload of"
+                f" gangs {found[0]}: remove one of both"
+            )
         if len(found) > 1:
             several = (
                 f"its pod templates name {len(found)} Workloads of gangs, {', '.join(found)}: "
@@ -91,24 +124,52 @@ def choose_gang(
         return GangChoice(own, links, {**spec, "controllerRef": _reference(kind, meta)})
     gangs = kind.default_gangs(manifest)
     if not gangs:
-        return GangChoice()
+        return _choose_for_children(children, rev_n=rev_n)
     groups = [_gang_group(gang) for gang in gangs]
     spec = {"controllerRef": _reference(kind, meta), "gangGroups": groups}
     return GangChoice(own, links, spec)
 
 
+def _choose_for_children(children: Mapping[str, ChildJobs], *, rev_n: bool) -> GangChoice:
+    """The Workloads of gangs of child Jobs, of those whose template says so (GNG-29)."""
+    found: dict[str, ChildGangs] = {}
+    for podset, one in children.items():
+        path = f"{one.path}.{_TEMPLATE_PATH}"
+        spec = _templated(one.annotations[GANG_TEMPLATE_ANNOTATION], rev_n=rev_n)
+        if isinstance(spec, str):
+            return GangChoice(problem=f"{path}: {spec}")
+        found[podset] = ChildGangs(path, spec, expand(spec), one.count, one.pods)
+    return GangChoice(links=dict.fromkeys(found, PER_JOB), children=found)
+
+
 def gang_workload_body(kind: GenericJob[Any], meta: Meta, choice: GangChoice) -> dict[str, Any]:
     """The Workload of gangs that Rackgate makes for a job, owned by it."""
+    return _body(kind, meta, choice.name, choice.spec or {})
+
+
+def child_gang_body(kind: GenericJob[Any], meta: Meta, spec: Object) -> dict[str, Any]:
+    """The Workload of gangs that Rackgate makes for a child Job, owned by it.
+
+    Args:
+        kind: of the child Job.
+        meta: of the child Job.
+        spec: as the template of the child Job says.
+    """
+    name = child_job_link(meta.name, meta.uid)
+    return _body(kind, meta, name, {**spec, "controllerRef": _reference(kind, meta)})
+
+
+def _body(kind: GenericJob[Any], meta: Meta, name: str, spec: Object) -> dict[str, Any]:
     owner = owner_reference(kind, meta)
     return {
         "apiVersion": GANG_WORKLOADS.api_version,
         "kind": GANG_WORKLOADS.kind,
         "metadata": {
-            "name": choice.name,
+            "name": name,
             "namespace": meta.namespace,
             "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
         },
-        "spec": dict(choice.spec or {}),
+        "spec": dict(spec),
     }
 
 

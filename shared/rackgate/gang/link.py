@@ -8,13 +8,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import Final
 
 from rackgate.api.names import GANG_LINK_ANNOTATION
+
+# What a pod template says if each child Job has a Workload of gangs of its own. It is no name of an
+# object. The admission policy that adds the gate replaces it in each pod, by `child_job_link`.
+PER_JOB: Final = "job-*"
+_UID_DIGITS: Final = 8
 
 
 def link_of(annotations: Mapping[str, str]) -> str:
     """Name of the Workload of gangs, in the namespace of the pod; "" if the pod names none."""
     return annotations.get(GANG_LINK_ANNOTATION, "")
+
+
+def child_job_link(job: str, uid: str) -> str:
+    """Name of the Workload of gangs of a child Job, which is not that of an earlier one.
+
+    Args:
+        job: name of the child Job.
+        uid: of it.
+    """
+    return f"job-{job}-{uid[:_UID_DIGITS]}"
 
 
 def run_id(workload_uid: str, admitted_at: str) -> str:

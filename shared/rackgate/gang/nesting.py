@@ -34,11 +34,14 @@ class Enclosing:
         group: path of the group by names, for example `gg/workers`; `spec` for all pods.
         level: node label.
         required: or else preferred.
+        across: name of a Workload of gangs whose other gangs, each in a Workload of Kueue of its
+            own, share the domain, too; "" if there are none. Only of the outermost domain.
     """
 
     group: str
     level: str
     required: bool
+    across: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,12 @@ def encode_nesting(podsets: Sequence[NestedPodSet]) -> str:
         {
             "podSet": podset.podset,
             "within": [
-                {"group": one.group, _MODES[not one.required]: one.level} for one in podset.within
+                {
+                    "group": one.group,
+                    _MODES[not one.required]: one.level,
+                    **({"across": one.across} if one.across else {}),
+                }
+                for one in podset.within
             ],
         }
         for podset in podsets
@@ -99,14 +107,18 @@ def _podset(entry: Any, path: str) -> NestedPodSet:
     chain = tuple(_enclosing(one, f"{path}.within[{at}]") for at, one in enumerate(within))
     if len({one.group for one in chain}) < len(chain):
         raise NestingError(f"{path}.within: names a group twice")
+    if any(one.across for one in chain[1:]):
+        raise NestingError(f"{path}.within: only the first domain may be shared across Workloads")
     return NestedPodSet(name, chain)
 
 
 def _enclosing(entry: Any, path: str) -> Enclosing:
     if isinstance(entry, Mapping):
         for mode in _MODES:
-            if set(entry) == {"group", mode}:
-                group, level = entry["group"], entry[mode]
-                if isinstance(group, str) and isinstance(level, str) and group and level:
-                    return Enclosing(group, level, mode == "required")
+            if set(entry) - {"across"} == {"group", mode}:
+                found = [entry["group"], entry[mode], entry.get("across", "-")]
+                if all(isinstance(text, str) and text for text in found):
+                    group, level, across = found
+                    across = across if "across" in entry else ""
+                    return Enclosing(group, level, mode == "required", across)
     raise NestingError(f"{path}: is not an object with group, and required or preferred")

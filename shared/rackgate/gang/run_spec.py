@@ -10,7 +10,7 @@ there, which affects only these pods.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +18,7 @@ import msgspec
 from rackgate.api.names import GANG_RUN_SPEC_ANNOTATION
 from rackgate.gang.expand import expand
 from rackgate.gang.levels import Object
+from rackgate.gang.link import PER_JOB
 from rackgate.wire.core import View
 
 _OF_SPEC: Final = ("replicaMode", "replicaKey")
@@ -36,11 +37,12 @@ class RunSpec:
     """What a started job says about its gangs.
 
     Attributes:
-        workload: name of the Workload of gangs.
+        workload: name of the Workload of gangs; `PER_JOB` if each child Job has one.
         podsets: names of the PodSets whose pods are in gangs.
         spec: canonical, of level 1 only.
         replica: of a gang of pods, value of the replica key.
         pod: of a pod that starts by itself, its UID.
+        children: by PodSet, canonical specs of child Jobs, of level 1 only.
     """
 
     workload: str
@@ -48,6 +50,7 @@ class RunSpec:
     spec: Object
     replica: str = ""
     pod: str = ""
+    children: Mapping[str, Object] = field(default_factory=dict)
 
     @property
     def links(self) -> dict[str, str]:
@@ -62,11 +65,25 @@ def encode_run_spec(links: Mapping[str, str], canonical: Object) -> str:
         links: by PodSet, the name of the Workload of gangs.
         canonical: its expanded spec.
     """
+    return _encode(min(links.values()), links, _first_levels(canonical))
+
+
+def encode_child_specs(specs: Mapping[str, Object]) -> str:
+    """As `encode_run_spec`, of a job whose child Jobs have Workloads of gangs.
+
+    Args:
+        specs: by PodSet, their expanded spec.
+    """
+    found = {podset: _first_levels(spec) for podset, spec in specs.items()}
+    return _encode(PER_JOB, specs, {"gangGroups": []}, {"children": found})
+
+
+def _first_levels(canonical: Object) -> Object:
     groups = [
         {key: group[key] for key in _OF_GROUP if key in group} for group in canonical["gangGroups"]
     ]
     spec = {key: canonical[key] for key in _OF_SPEC if key in canonical}
-    return _encode(min(links.values()), links, {**spec, "gangGroups": groups})
+    return {**spec, "gangGroups": groups}
 
 
 def encode_instance_spec(
@@ -92,7 +109,7 @@ def encode_instance_spec(
 
 
 def _encode(
-    workload: str, podsets: Iterable[str], spec: Object, more: Mapping[str, str] | None = None
+    workload: str, podsets: Iterable[str], spec: Object, more: Mapping[str, Any] | None = None
 ) -> str:
     found = {"workload": workload, "podSets": sorted(podsets), "spec": spec, **(more or {})}
     return msgspec.json.encode(found).decode()
@@ -124,6 +141,7 @@ class _RunSpec(View, frozen=True):
     spec: _Spec
     replica: str = ""
     pod: str = ""
+    children: dict[str, _Spec] = {}  # noqa: RUF012 - msgspec copies empty defaults
 
 
 _decode = msgspec.json.Decoder(_RunSpec).decode
@@ -142,5 +160,11 @@ def decode_run_text(text: str) -> RunSpec | None:
         found = _decode(text)
     except (msgspec.DecodeError, RecursionError):
         return None
-    spec: dict[str, Any] = msgspec.to_builtins(found.spec)
-    return RunSpec(found.workload, tuple(found.pod_sets), expand(spec), found.replica, found.pod)
+    return RunSpec(
+        found.workload,
+        tuple(found.pod_sets),
+        expand(msgspec.to_builtins(found.spec)),
+        found.replica,
+        found.pod,
+        {podset: expand(msgspec.to_builtins(spec)) for podset, spec in found.children.items()},
+    )

@@ -62,6 +62,7 @@ class GangPodSet:
         labels: of its template, and those that its controller gives to all of its pods.
         request: the `topologyRequest` that its template asks for; None: none.
         parts: equal parts that its pods have by rank, for example the Jobs of a replicated Job.
+        copies: how many child Jobs have this Workload of gangs, each with equally many pods.
     """
 
     name: str
@@ -69,6 +70,7 @@ class GangPodSet:
     labels: Mapping[str, str]
     request: Mapping[str, Any] | None = None
     parts: int = 1
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ def topology_requests(
     workload: str,
     topologies: Sequence[Sequence[str]] | None = None,
     nested: bool,
+    across: bool = False,
 ) -> Requests | Rejected:
     """What a job has to request for the groups of its gang Workload.
 
@@ -173,14 +176,19 @@ def topology_requests(
         topologies: level keys, coarsest first, of each Topology that the job may be placed in;
             None: not known, so levels are not checked.
         nested: whether the feature gate GangNestedPlacement is on.
+        across: these are the PodSets of one of several gangs, each of which has a Workload of
+            Kueue of its own. So what the whole asks for holds for all of them.
     """
     not_enforced = ["spec.topologySpread"] if "topologySpread" in canonical else []
+    if across and "required" not in canonical.get("topologyRequest", {"required": ""}):
+        canonical = {key: canonical[key] for key in canonical if key != "topologyRequest"}
+        not_enforced.append(f"{WHOLE}.topologyRequest")
     try:
         rows = [_read(canonical, podset, podsets) for podset in podsets]
         _place_claims(rows, topologies, nested=nested)
         for row in rows:
             _check_levels(row, topologies)
-        by_podset, nesting = _combine(rows, workload)
+        by_podset, nesting = _combine(rows, workload, across=across)
         if not nested:
             _check_gate(rows, nesting)
         for row in rows:
@@ -196,7 +204,8 @@ def topology_requests(
 
 def _read(canonical: Object, podset: GangPodSet, podsets: Sequence[GangPodSet]) -> _Asked:
     asked = _Asked(podset)
-    _add(asked, canonical, "spec", WHOLE)
+    of_child = _child_size(canonical, podset)
+    _add(asked, canonical, "spec", WHOLE, of_child)
     key = replica_key(canonical)
     labels = {**podset.labels, key: podset.labels.get(key, "-")} if key else podset.labels
     part = part_of(canonical, labels)
@@ -205,7 +214,9 @@ def _read(canonical: Object, podset: GangPodSet, podsets: Sequence[GangPodSet]) 
     groups = canonical["gangGroups"]
     at = _index(groups, part.gang.group)
     gang, path, group = groups[at], f"spec.gangGroups[{at}]", part.gang.group
-    size = _replica_size(gang, path, podsets) if key else None
+    size = of_child
+    if size is None and key:
+        size = _replica_size(gang, path, podsets)
     _add(asked, gang, path, group, size)
     at_ranked, at_equal = 0, 0
     if part.ranked_group is None:
@@ -265,6 +276,30 @@ def _add(asked: _Asked, holder: Object, path: str, group: str, part: int | None 
                 "parts of a PodSet can only require a level, not prefer it",
             )
         asked.asks.append(_Ask(group, path, level, required, part))
+
+
+def _child_size(canonical: Object, podset: GangPodSet) -> int | None:
+    """Pods of a child Job, if the PodSet has several."""
+    if podset.copies <= 1 or not podset.count:
+        return None
+    asks = [*_asks_of(canonical)]
+    if asks and podset.parts != podset.copies:
+        raise _RejectedError(
+            RejectedReason.NOT_SUPPORTED,
+            asks[0],
+            f"the {podset.copies} Jobs of PodSet {podset.name} are placed one by one only if they "
+            "have completionMode Indexed",
+        )
+    return podset.count // podset.copies
+
+
+def _asks_of(canonical: Object) -> Iterator[str]:
+    """Paths of all groups that request a topology."""
+    if "topologyRequest" in canonical:
+        yield f"{WHOLE}.topologyRequest"
+    for at, gang in enumerate(canonical["gangGroups"]):
+        if any(_asks(gang)):
+            yield f"{WHOLE}.gangGroups[{at}]"
 
 
 def _replica_size(gang: Object, path: str, podsets: Sequence[GangPodSet]) -> int | None:
@@ -465,12 +500,14 @@ class _Narrowed:
 
 
 def _combine(
-    rows: Sequence[_Asked], workload: str
+    rows: Sequence[_Asked], workload: str, *, across: bool
 ) -> tuple[dict[str, dict[str, Any]], tuple[NestedPodSet, ...]]:
     covered: dict[str, set[str]] = {}
     for row in rows:
         for ask in row.asks:
             covered.setdefault(ask.group, set()).add(row.podset.name)
+    if across and WHOLE in covered:
+        covered[WHOLE].add("")  # there are others
     counts = {row.podset.name: row.podset.count for row in rows}
     for ask in (ask for row in rows for ask in row.asks):
         if ask.part is not None and len(covered[ask.group]) > 1:
@@ -507,7 +544,15 @@ def _combine(
         if request:
             by_podset[name] = request
         if around:
-            within = tuple(Enclosing(ask.group, ask.level, ask.required) for ask in around)
+            within = tuple(
+                Enclosing(
+                    ask.group,
+                    ask.level,
+                    ask.required,
+                    workload if across and ask.group == WHOLE else "",
+                )
+                for ask in around
+            )
             nesting.append((one.row.position, NestedPodSet(name, within)))
     nesting.sort(key=lambda pair: pair[0])
     return by_podset, tuple(podset for _, podset in nesting)
@@ -545,7 +590,8 @@ def _is_leader_with_workers(
     names = covered[ask.group]
     members = [one for one in narrowed if one.row.podset.name in names]
     return (
-        len(members) == 2
+        "" not in names
+        and len(members) == 2
         and 1 in {counts[name] for name in names}
         and all(one.whole[-1:] == [ask] and not one.parts for one in members)
     )

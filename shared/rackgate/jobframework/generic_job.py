@@ -122,6 +122,23 @@ class DefaultGang:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildJobs:
+    """The child Jobs whose pods are one PodSet.
+
+    Attributes:
+        path: of their template in the manifest.
+        annotations: that each of them gets.
+        count: how many there are.
+        pods: that each of them runs at once.
+    """
+
+    path: str
+    annotations: Mapping[str, str]
+    count: int
+    pods: int
+
+
+@dataclass(frozen=True, slots=True)
 class StaleChildJob:
     """A child of a stopped job that still has injected fields of an earlier admission.
 
@@ -284,6 +301,16 @@ class GenericJob(ABC, Generic[V]):
         None if not all of them run at the same time, or their number may change.
         """
         return ()
+
+    def child_jobs(self, manifest: Manifest) -> Mapping[str, ChildJobs]:
+        """Its child Jobs by PodSet, if it has any."""
+        del manifest
+        return {}
+
+    def podset_of_child(self, child: Job) -> str:
+        """The PodSet of the pods of a child Job; "" if it has none."""
+        del child
+        return ""
 
     def pod_labels(self, manifest: Manifest) -> Mapping[str, Mapping[str, str]]:
         """Labels that its controller adds to all pods of a PodSet, by PodSet."""

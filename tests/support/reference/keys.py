@@ -109,7 +109,8 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
             (
                 "scheduling.rackgate.dev/workload",
                 "pod template, pod (annotation)",
-                "The Workload of gangs of the pod, in its namespace. It cannot change once the pod exists.",
+                "The Workload of gangs of the pod, in its namespace. It cannot change once the pod exists. `job-*` in a"
+                " template: that of the child Job. Rackgate writes it.",
             ),
             (
                 "scheduling.rackgate.dev/group",
@@ -118,7 +119,7 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
             ),
             (
                 "scheduling.rackgate.dev/workload-template",
-                "Job, job template (annotation)",
+                "Job, job template, Job template of a JobSet (annotation)",
                 "The spec of a Workload of gangs as JSON. Each Job with it gets one of its own.",
             ),
             (

@@ -29,6 +29,8 @@ from tests.unit.assigner.builders import (
     cache_with,
     cluster_queue,
     flavor,
+    local_queue,
+    namespace,
     node,
     plan_cycle,
     pod,
@@ -173,3 +175,102 @@ def test_a_domain_whose_pods_are_all_lost_is_chosen_again_for_all_of_them() -> N
     current = {"x": on_host("a", 1), "y": on_host("a", 1)}
     found = replace(room.tree, room, podsets, Replacement(("a",), current), topology_name="t")
     assert found.assignments == {"x": on_host("d", 1), "y": on_host("e", 1)}
+
+
+# Gangs that are Workloads of their own, and share a domain.
+
+
+def replica(
+    name: str, *, of: str = "w", pods: int = 2, level: str = BLOCK, **fields: Any
+) -> kueue.Workload:
+    """One of the gangs of a Workload of gangs: pods of 1 cpu in a rack, all gangs in a block."""
+    within = (Enclosing("spec", level, required=True, across=of),)
+    annotation = encode_nesting([NestedPodSet("main", within)])
+    found = workload(name, [podset("main", pods, topology={"required": RACK})], **fields)
+    meta = msgspec.structs.replace(
+        found.metadata, annotations={names.GANG_NESTING_ANNOTATION: annotation}
+    )
+    return msgspec.structs.replace(found, metadata=meta)
+
+
+def blocks(cache: Cache) -> dict[str, str]:
+    """Blocks by Workload of what a plan admits."""
+    found = {}
+    for name, assignment in admissions(plan_cycle(cache)).items():
+        (part,) = assignment.podsets
+        assert part.topology is not None
+        (block,) = {values[-1][:2] for values, _ in part.topology.domains}
+        found[name] = block
+    return found
+
+
+TWO_BLOCKS = {"b1r1": "2", "b2r1": "2", "b2r2": "2"}
+
+
+@pytest.mark.requirement("GNG-38")
+def test_the_first_gang_chooses_the_block_with_the_most_room_for_all() -> None:
+    cache = cache_with(racks(**TWO_BLOCKS), features=GATE)
+    for name in ("r0", "r1", "r2"):
+        cache.set_workload(replica(name))
+    decisions = plan_cycle(cache)
+    assert set(admissions(decisions)) == {"r0", "r1"}
+    assert blocks(cache) == {"r0": "b2", "r1": "b2"}
+    (message,) = (one.message for one in decisions if isinstance(one, Requeue))
+    assert 'in which other gangs of Workload "team/w" are' in message
+
+
+@pytest.mark.requirement("GNG-38")
+def test_a_gang_that_comes_later_goes_where_the_others_are() -> None:
+    cache = cache_with(racks(**TWO_BLOCKS, b1r2="2"), features=GATE)
+    cache.set_workload(replica("r0"))
+    (admitted,) = admissions(plan_cycle(cache)).values()
+    assert blocks(cache)["r0"] == "b2"
+    cache.set_workload(replica("r0", assignment=admitted, version="2"))
+    # The other block has as much room, and best fit alone would take it.
+    cache.set_workload(replica("other", of="x", pods=2))
+    cache.set_workload(replica("r1", pods=2))
+    found = blocks(cache)
+    assert found["r1"] == "b2"
+    # It is no gang of the same Workload of gangs in another namespace.
+    cache.set_namespace(namespace("else"))
+    cache.set_local_queue(local_queue(namespace="else"))
+    cache.set_workload(replica("far", namespace="else"))
+    assert blocks(cache)["far"] == "b1"
+
+
+@pytest.mark.requirement("GNG-38")
+def test_the_domain_is_free_to_choose_when_none_of_them_is_left() -> None:
+    cache = cache_with(racks(b1r1="2", b2r1="2"), features=GATE)
+    cache.set_workload(replica("r0"))
+    (admitted,) = admissions(plan_cycle(cache)).values()
+    first = blocks(cache)["r0"]
+    cache.set_workload(replica("r0", assignment=admitted, version="2"))
+    cache.set_workload(replica("r1"))
+    assert blocks(cache) == {}, "its block is full, and the other one is not theirs"
+    cache.drop_workload("team/r0")
+    cache.set_pod(pod("taken", f"{first}r1"))
+    assert blocks(cache)["r1"] != first
+
+
+@pytest.mark.requirement("GNG-38")
+def test_two_queues_do_not_choose_two_domains_in_one_cycle() -> None:
+    cache = cache_with(racks(b1r1="2", b2r1="2"), features=GATE)
+    cache.set_cluster_queue(cluster_queue("second"))
+    cache.set_local_queue(local_queue("lq2", "second"))
+    cache.set_workload(replica("r0"))
+    cache.set_workload(replica("r1", queue="lq2"))
+    assert len(blocks(cache)) == 1
+
+
+def test_all_of_them_are_in_one_flavor() -> None:
+    other = {"pool": "other"}
+    nodes = [*racks(b1r1="2"), node("o", "b1/r9", labels=other, cpu="4")]
+    queue = cluster_queue("cq", {"tas": {"cpu": "9"}, "second": {"cpu": "9"}})
+    cache = cache_with(nodes, queue=queue, features=GATE)
+    cache.set_flavor(flavor("second", node_labels=other))
+    cache.set_workload(replica("r0"))
+    (admitted,) = admissions(plan_cycle(cache)).values()
+    cache.set_workload(replica("r0", assignment=admitted, version="2"))
+    cache.set_workload(replica("r1"))
+    (decision,) = plan_cycle(cache)
+    assert isinstance(decision, Requeue)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from rackgate.api import names
 from rackgate.api.resources import GANG_WORKLOADS
+from rackgate.gang.nesting import Enclosing, decode_nesting
 from rackgate.jobframework.injection import PodSetInfo
 from rackgate.jobframework.managed import is_group_pod, owner_uid_of_pod
 from rackgate.jobframework.pod_group.gang_group import GangGroup, replaces_pods
@@ -121,7 +122,7 @@ def workload(
 class Cluster:
     """An index, and what the watches show."""
 
-    def __init__(self, *, default_queue: bool = False) -> None:
+    def __init__(self, *, default_queue: bool = False, nested: bool = False) -> None:
         self.gangs: dict[str, GangWorkload] = {}
         self.workloads: dict[str, Workload] = {}
         self.holds: dict[str, str] = {}
@@ -130,6 +131,7 @@ class Cluster:
             self.gangs,
             self.workloads,
             has_default_queue=lambda _namespace: default_queue,
+            nested=nested,
             set_hold=self.holds.__setitem__,
             on_delete=lambda group: self.gone.append(group.metadata.name),
         )
@@ -600,18 +602,43 @@ def test_the_events_of_running_pods_assemble_nothing() -> None:
 # Topology.
 
 
-def test_a_request_over_all_replicas_is_not_enforced_and_that_of_one_is() -> None:
-    spec = {
+def replicas(**request: Any) -> dict[str, Any]:
+    return {
         "replicaMode": "ReplicatedGangs",
         "replicaKey": "rank",
-        "topologyRequest": {"required": "block"},
+        "topologyRequest": request,
         "gangGroups": [{"name": "gg", "minCount": 2, "topologyRequest": {"required": "rack"}}],
     }
-    cluster = Cluster()
-    cluster.describe(spec)
+
+
+@pytest.mark.requirement("GNG-38")
+def test_a_request_over_all_replicas_is_a_domain_that_their_workloads_share() -> None:
+    cluster = Cluster(nested=True)
+    cluster.describe(replicas(required="block"))
     cluster.add(*(pod(name, labels={"rank": "r"}) for name in "ab"))
     (podset,) = read_gang_state(cluster.only, None, Priority()).podsets
     assert podset["topologyRequest"] == {"required": "rack"}
+    (nested,) = decode_nesting(cluster.only.nesting)
+    assert nested.within == (Enclosing("spec", "block", required=True, across="w"),)
+    assert condition(cluster.status(), "TopologyEnforced") == ("True", "Enforced")
+
+
+@pytest.mark.requirement("GNG-38")
+def test_without_the_gate_a_request_over_all_replicas_holds_them() -> None:
+    cluster = Cluster()
+    cluster.describe(replicas(required="block"))
+    cluster.add(*(pod(name, labels={"rank": "r"}) for name in "ab"))
+    assert "GangNestedPlacement" in cluster.only.hold
+    assert "spec.topologyRequest" in cluster.only.hold
+
+
+def test_what_all_replicas_prefer_is_not_enforced() -> None:
+    cluster = Cluster(nested=True)
+    cluster.describe(replicas(preferred="block"))
+    cluster.add(*(pod(name, labels={"rank": "r"}) for name in "ab"))
+    (podset,) = read_gang_state(cluster.only, None, Priority()).podsets
+    assert podset["topologyRequest"] == {"required": "rack"}
+    assert cluster.only.nesting == ""
     found = cluster.status()
     assert condition(found, "TopologyEnforced") == ("False", "NotSupported")
     text = next(c.message for c in found.changes if c.type == "TopologyEnforced")

@@ -155,6 +155,40 @@ def test_replicas_in_one_podset_are_slices() -> None:
     )
 
 
+@pytest.mark.requirement("GNG-29", "GNG-38")
+@pytest.mark.parametrize("where", ["spec", "gang"])
+def test_each_child_job_with_a_workload_of_gangs_of_its_own_is_a_slice(where: str) -> None:
+    gang = {"name": "gg", "minCount": 2, **(level("required", RACK) if where == "gang" else {})}
+    spec = {"gangGroups": [gang], **(level("required", RACK) if where == "spec" else {})}
+    four = podset(count=8, parts=4, copies=4)
+    expected = {"podSetSliceRequiredTopology": RACK, "podSetSliceSize": 2}
+    assert requests(spec, four).by_podset == {"main": expected}
+    # One Job is the PodSet.
+    one = podset(count=2, copies=1)
+    assert requests(spec, one).by_podset == {"main": {"required": RACK}}
+    # A level inside of each of them.
+    spec["gangGroups"] = [{**gang, "rankedGroups": ranked("rg", **level("required", HOST))}]
+    assert requests(spec, four).by_podset == {
+        "main": {"podSetSliceRequiredTopology": HOST, "podSetSliceSize": 2}
+    }
+
+
+@pytest.mark.requirement("GNG-29", "GNG-38")
+@pytest.mark.parametrize(
+    ("mode", "found"),
+    [
+        ("preferred", podset(count=8, parts=4, copies=4)),
+        # Without indexes no one knows which rank, and so which slice, a pod has.
+        ("required", podset(count=8, parts=1, copies=4)),
+    ],
+)
+def test_child_jobs_that_cannot_be_slices_are_rejected(mode: str, found: GangPodSet) -> None:
+    spec = {"gangGroups": [{"name": "gg", "minCount": 2, **level(mode, RACK)}]}
+    answer = rejected(spec, found)
+    assert answer.reason == RejectedReason.NOT_SUPPORTED
+    assert answer.path.startswith("spec.gangGroups[0]")
+
+
 def parts(key: str, *values: Sequence[str], **fields: Any) -> list[dict[str, Any]]:
     return [
         {"name": f"p{at}", "selector": {"key": key, "values": list(part)}, **fields}

@@ -11,6 +11,7 @@ import pytest
 from rackgate.api import names
 from rackgate.features import GANG_SCHEDULING, WORKLOAD_REV_N
 from rackgate.gang.expand import quote_off
+from rackgate.gang.link import PER_JOB, child_job_link
 from rackgate_webhook.admission.gangs import GANG_WORKLOAD, GangRules
 from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.review import AdmissionResponse
@@ -291,6 +292,52 @@ def test_a_linked_pod_that_no_managed_job_owns_gets_the_label_of_managed_pods() 
     assert created(pod, REV1)["metadata"]["labels"] == {names.MANAGED_LABEL: "true"}
     meta["annotations"][names.WORKLOAD_ANNOTATION] = "k"
     assert "labels" not in created(pod, REV1)["metadata"]
+
+
+@pytest.mark.requirement("GNG-29")
+def test_a_pod_of_a_child_job_gets_the_name_of_its_own_workload_of_gangs() -> None:
+    """The way of servers before Kubernetes 1.36."""
+    uid = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train-workers-1", "uid": uid}
+    meta: Object = {
+        "name": "p",
+        "annotations": {LINK: PER_JOB, names.WORKLOAD_ANNOTATION: "k"},
+        "ownerReferences": [{**owner, "name": "other"}, {**owner, "controller": True}],
+    }
+    pod: Object = {"metadata": meta, "spec": {"containers": [{"name": "c"}]}}
+    found = created(pod, REV1)["metadata"]["annotations"]
+    assert found[LINK] == child_job_link("train-workers-1", uid) == "job-train-workers-1-0f1e2d3c"
+    meta["ownerReferences"][1]["kind"] = "ReplicaSet"
+    assert created(pod, REV1)["metadata"]["annotations"][LINK] == PER_JOB
+
+
+@pytest.mark.requirement("GNG-29")
+def test_the_templates_of_child_jobs_are_checked_where_they_count() -> None:
+    def made(text: str, link: str = "", **spec: Any) -> Object:
+        part = replicated_job("workers", 2, replicas=2)
+        part["template"]["metadata"] = {"annotations": {TEMPLATE: text}}
+        if link:
+            part["template"]["spec"]["template"]["metadata"] = {"annotations": {LINK: link}}
+        return dict(jobset("train", [part], suspend=True, **spec))
+
+    order: Object = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
+    path = f"spec.replicatedJobs[0].template.metadata.annotations[{TEMPLATE}]"
+    good = json.dumps({"gangGroups": [{"name": "gg", "minCount": 2}]})
+    for text, expected in ((good, []), ("{", [path]), ('{"gangGroups": 1}', [path])):
+        found = validate(review("jobset.x-k8s.io/JobSet", made(text, **order)), gangs=REV1)
+        assert paths(found) == expected
+    # What the start writes is no name, and only allowed together with such a template.
+    found = validate(review("jobset.x-k8s.io/JobSet", made(good, PER_JOB, **order)), gangs=REV1)
+    assert paths(found) == []
+    alone = jobset("train", [replicated_job("w", 2, annotations={LINK: PER_JOB})], suspend=True)
+    assert paths(validate(review("jobset.x-k8s.io/JobSet", dict(alone)), gangs=REV1)) != []
+    # Without an order, the JobSet is the gang.
+    found = validate(review("jobset.x-k8s.io/JobSet", made(good)), gangs=REV1)
+    assert found.warnings == [
+        f"{path} has no effect: the JobSet is a gang itself, so its Jobs are none"
+    ]
+    (warning,) = validate(review("jobset.x-k8s.io/JobSet", made(good, **order)), gangs=OFF).warnings
+    assert "feature gate GangScheduling is off" in warning
 
 
 @pytest.mark.requirement("GNG-14")

@@ -156,6 +156,7 @@ def running_workload(
         lasts_s=0.0 if info.finished else info.execution_time_s,
         local_queue=own.local_queue,
         was_preempted=info.was_preempted,
+        across=info.across,
     )
 
 

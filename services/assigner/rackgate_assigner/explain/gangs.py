@@ -25,6 +25,7 @@ def gang_views(
     run: str,
     since_s: float | None,
     top: int,
+    absent: str = "",
 ) -> list[GangView]:
     """The gangs of a job, in the order of their groups.
 
@@ -35,6 +36,7 @@ def gang_views(
         run: id of the present admission; "" if there is none.
         since_s: seconds since that admission, None if unknown.
         top: names to list for each reason.
+        absent: why there are no pods, if that is known.
     """
     linked = [pod for pod in pods if link_of(pod.metadata.annotations) == workload]
     if spec is None:
@@ -58,7 +60,7 @@ def gang_views(
         left_s = None if since_s is None or not run else timeout_s - since_s
         states = [state for state in found.states if state.key.group == name]
         if not states:
-            why = f"none of its {least} pods exists"
+            why = absent or f"none of its {least} pods exists"
             views.append(_view(name, workload, least, why=why, left_s=left_s))
         views += [_state_view(one, workload, by_uid, left_s, top) for one in states]
     return views

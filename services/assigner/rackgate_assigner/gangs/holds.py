@@ -8,7 +8,7 @@ no quota is held meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -87,6 +87,23 @@ def find_hold(
     if isinstance(topology, Rejected):
         problem = f"{topology.path}: {topology.message}"
         return Hold(HoldReason.TOPOLOGY, f"the {name} cannot be placed: {problem}")
+    return None
+
+
+def find_child_hold(
+    choice: GangChoice, podsets: Sequence[GangPodSet], topology: Requests | Rejected
+) -> Hold | None:
+    """As `find_hold`, of a job whose child Jobs have Workloads of gangs of their own.
+
+    These are made when the child Jobs exist, so the job does not wait for them.
+    """
+    for podset in podsets:
+        one = choice.children[podset.name]
+        missing = unsatisfiable(one.canonical, [replace(podset, count=one.pods)])
+        if missing:
+            return Hold(HoldReason.UNSATISFIABLE, f"{one.path}, for each child Job: {missing}")
+    if isinstance(topology, Rejected):
+        return Hold(HoldReason.TOPOLOGY, f"{topology.path}: {topology.message}")
     return None
 
 

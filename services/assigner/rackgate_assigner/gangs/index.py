@@ -7,16 +7,17 @@ computed again, before any scheduling cycle can read them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 from rackgate.api import names
 from rackgate.features import Features
 from rackgate.gang.levels import Object
 from rackgate.gang.lifecycle import GangChoice, choose_gang, own_name
+from rackgate.gang.link import PER_JOB
 from rackgate.gang.native.templates import template_annotations
-from rackgate.gang.nesting import encode_nesting
-from rackgate.gang.run_spec import decode_run_spec, encode_run_spec
+from rackgate.gang.nesting import NestedPodSet, encode_nesting
+from rackgate.gang.run_spec import decode_run_spec, encode_child_specs, encode_run_spec
 from rackgate.gang.topology_requests import GangPodSet, Rejected, Requests, topology_requests
 from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.registry import kind_of
@@ -24,7 +25,13 @@ from rackgate.jobframework.templates import labels_of
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.gangs.gang_workload import GangWorkload
-from rackgate_assigner.gangs.holds import NO_REQUESTS, Hold, find_hold, is_owned_by
+from rackgate_assigner.gangs.holds import (
+    NO_REQUESTS,
+    Hold,
+    find_child_hold,
+    find_hold,
+    is_owned_by,
+)
 from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
 
 
@@ -81,6 +88,7 @@ class GangIndex:
         set_hold: Callable[[str, str], None],
         on_change: Callable[[JobKey], None],
         on_use_change: Callable[[str], None] = lambda _gang: None,
+        on_children_change: Callable[[str], None] = lambda _uid: None,
         topologies: Callable[[str], Sequence[Sequence[str]] | None] = lambda _queue: None,
     ) -> None:
         """Start empty.
@@ -94,10 +102,13 @@ class GangIndex:
             set_hold: called with the key of a Workload, and why it is not admitted.
             on_change: called with the key of a job to be reconciled.
             on_use_change: called with the key of a Workload of gangs whose use may have changed.
+            on_children_change: called with the UID of a job whose child Jobs have Workloads of
+                gangs, if what is true of them may have changed.
             topologies: level keys, coarsest first, of each Topology that Workloads of a LocalQueue
                 may be placed in; None while that is not known.
         """
         self._topologies, self._on_use_change = topologies, on_use_change
+        self._on_children_change = on_children_change
         self._rev_n, self._nested = features.workload_rev_n, features.gang_nested_placement
         self._native = features.native_pod_groups
         self._jobs, self._workloads, self._gangs = jobs, workloads, gangs
@@ -140,11 +151,16 @@ class GangIndex:
         if started and run is not None:
             is_own = run.workload == own_name(kind_of(job), job.metadata)
             text = job.metadata.annotations[names.GANG_RUN_SPEC_ANNOTATION]
+            if run.children:
+                groups = self._child_pod_groups(run.children, self.podsets(job))
+                return JobGang(run.links, text, started=True, pod_groups=groups)
             groups = self._pod_groups(run.spec, run.workload, self.podsets(job))
             return JobGang(run.links, text, is_own, started=True, pod_groups=groups)
         choice = self.choice(job)
         if not choice.links:
             return NO_GANG
+        if choice.children:
+            return self._gangs_of_children(job, choice)
         found = self.gang(job.metadata.namespace, choice.name)
         if found is None or found.metadata.deletion_timestamp is not None or not found.readable:
             return JobGang(choice.links, is_own=choice.is_own)
@@ -153,17 +169,40 @@ class GangIndex:
         run_spec = encode_run_spec(choice.links, found.canonical)
         requests = self.topology(job, choice, found, self.podsets(job))
         groups = self._pod_groups(found.canonical, choice.name, self.podsets(job))
-        if isinstance(requests, Rejected):
-            return JobGang(choice.links, run_spec, choice.is_own, pod_groups=groups)
-        nesting = encode_nesting(requests.nesting) if requests.nesting else ""
-        return JobGang(
-            choice.links,
-            run_spec,
-            choice.is_own,
-            requests.by_podset,
-            nesting,
-            pod_groups=groups,
-        )
+        unplaced = JobGang(choice.links, run_spec, choice.is_own, pod_groups=groups)
+        return _with_requests(unplaced, requests)
+
+    def _gangs_of_children(self, job: JobLike, choice: GangChoice) -> JobGang:
+        specs = {podset: one.canonical for podset, one in choice.children.items()}
+        run_spec = encode_child_specs(specs)
+        groups = self._child_pod_groups(specs, self.podsets(job))
+        unplaced = JobGang(choice.links, run_spec, pod_groups=groups)
+        return _with_requests(unplaced, self.child_topology(job))
+
+    def child_topology(self, job: JobLike, podset: str = "") -> Requests | Rejected:
+        """What a job gets from the topology requests of the Workloads of gangs of its child Jobs.
+
+        Args:
+            job: whose child Jobs have them.
+            podset: the only PodSet to look at; "" for all.
+        """
+        return self._child_topology(job, self._current(job), podset)
+
+    def _child_topology(self, job: JobLike, known: _Known, podset: str = "") -> Requests | Rejected:
+        by_podset: dict[str, Mapping[str, Any]] = {}
+        nesting: list[NestedPodSet] = []
+        not_enforced: list[str] = []
+        for one in known.podsets:
+            if podset not in ("", one.name):
+                continue
+            children = known.choice.children[one.name]
+            found = self._requests(job, children.canonical, [one], PER_JOB)
+            if isinstance(found, Rejected):
+                return replace(found, path=f"{children.path}: {found.path}")
+            by_podset |= found.by_podset
+            nesting += (_nested_in(one.name, nested) for nested in found.nesting)
+            not_enforced += found.not_enforced
+        return Requests(by_podset, tuple(nesting), tuple(not_enforced))
 
     def _pod_groups(
         self, canonical: Object, workload: str, podsets: Iterable[GangPodSet]
@@ -173,15 +212,29 @@ class GangIndex:
         found = {one.name: template_annotations(canonical, workload, one.labels) for one in podsets}
         return {name: annotations for name, annotations in found.items() if annotations}
 
+    def _child_pod_groups(
+        self, specs: Mapping[str, Object], podsets: Iterable[GangPodSet]
+    ) -> dict[str, Mapping[str, str]]:
+        found: dict[str, Mapping[str, str]] = {}
+        for one in podsets:
+            if one.name in specs:
+                found |= self._pod_groups(specs[one.name], PER_JOB, [one])
+        return found
+
     def topology(
         self, job: JobLike, choice: GangChoice, gang: GangWorkload, podsets: Sequence[GangPodSet]
     ) -> Requests | Rejected:
         """What a job gets from the topology requests of its Workload of gangs."""
+        return self._requests(job, gang.canonical, podsets, choice.name)
+
+    def _requests(
+        self, job: JobLike, canonical: Object, podsets: Sequence[GangPodSet], workload: str
+    ) -> Requests | Rejected:
         meta = job.metadata
         return topology_requests(
-            gang.canonical,
+            canonical,
             podsets,
-            workload=choice.name,
+            workload=workload,
             topologies=self._topologies(
                 f"{meta.namespace}/{meta.labels.get(names.QUEUE_LABEL, '')}"
             ),
@@ -241,6 +294,8 @@ class GangIndex:
             found = _Known(meta.uid, own, meta.generation, dict(meta.annotations), choice, podsets)
             self._known[key] = known = found
             self._by_own_name[own] = key
+            if choice.children:
+                self._on_children_change(meta.uid)
         if known.choice.name:
             self._link(key, job, f"{meta.namespace}/{known.choice.name}")
         self._refresh(key)
@@ -258,6 +313,8 @@ class GangIndex:
             self._link(key, job, gang)
             self._on_use_change(gang)
             self._on_change(key)
+        elif known is not None and known.choice.children:
+            self._on_children_change(known.uid)
 
     def on_pods_change(self, workload: str) -> None:
         """Pods of a job were bound or have ended, or their PodGroup changed.
@@ -269,6 +326,8 @@ class GangIndex:
         known = self._known.get(key) if key is not None else None
         if known is not None and known.choice.name:
             self._on_use_change(f"{workload.partition('/')[0]}/{known.choice.name}")
+        elif known is not None and known.choice.children:
+            self._on_children_change(known.uid)
 
     def on_gang_upsert(self, before: GangWorkload | None, gang: GangWorkload) -> None:
         """A Workload of gangs was added or changed; its status does not count."""
@@ -283,7 +342,7 @@ class GangIndex:
         """The levels of a Topology, or which of them the jobs of a queue can use, changed."""
         for key, known in list(self._known.items()):
             gang = self._gangs.get(f"{key.name.partition('/')[0]}/{known.choice.name}")
-            if gang is not None and gang.requests_topology:
+            if known.choice.children or (gang is not None and gang.requests_topology):
                 self._refresh(key)
                 self._on_change(key)
 
@@ -361,16 +420,21 @@ class GangIndex:
         meta = job.metadata
         gang = f"{meta.namespace}/{known.choice.name}"
         holder, found = self._holders.get(gang), self._gangs.get(gang)
-        hold = find_hold(
-            known.choice,
-            found,
-            known.podsets,
-            job_uid=meta.uid,
-            holder="" if holder in (None, key) else holder.name.partition("/")[2],
-            topology=NO_REQUESTS
-            if found is None
-            else self.topology(job, known.choice, found, known.podsets),
-        )
+        if known.choice.children:
+            hold = find_child_hold(known.choice, known.podsets, self._child_topology(job, known))
+            if hold != self._holds.get(key):
+                self._on_children_change(known.uid)
+        else:
+            hold = find_hold(
+                known.choice,
+                found,
+                known.podsets,
+                job_uid=meta.uid,
+                holder="" if holder in (None, key) else holder.name.partition("/")[2],
+                topology=NO_REQUESTS
+                if found is None
+                else self.topology(job, known.choice, found, known.podsets),
+            )
         if hold is None:
             self._holds.pop(key, None)
         else:
@@ -431,10 +495,24 @@ def _podsets_of(job: JobLike, choice: GangChoice) -> tuple[GangPodSet, ...]:
             {**_text(labels_of(one.template)), **added.get(one.podset, {})},
             asked.get(one.podset),
             ranks.get(one.podset, {}).get("subGroupCount", 1),
+            copies=choice.children[one.podset].jobs if choice.children else 1,
         )
         for one in kind.templates(manifest)
         if one.podset in choice.links
     )
+
+
+def _with_requests(gang: JobGang, requests: Requests | Rejected) -> JobGang:
+    if isinstance(requests, Rejected):
+        return gang
+    nesting = encode_nesting(requests.nesting) if requests.nesting else ""
+    return replace(gang, topology=requests.by_podset, nesting=nesting)
+
+
+def _nested_in(podset: str, nested: NestedPodSet) -> NestedPodSet:
+    """With groups of other names than those of other PodSets: they share nothing with them."""
+    within = tuple(replace(one, group=f"{podset}/{one.group}") for one in nested.within)
+    return replace(nested, within=within)
 
 
 def _text(labels: Mapping[str, object]) -> dict[str, str]:

@@ -477,13 +477,14 @@ class GangInstances(Mapping[str, GangGroup]):
                     f"{group.metadata.namespace}/{group.metadata.labels.get(names.QUEUE_LABEL, '')}"
                 ),
                 nested=self._nested,
+                across=not _is_one_gang(gang.canonical),
             )
         reason, hold = _find_hold(group, len(roles), requests)
         topology = {} if isinstance(requests, Rejected) else dict(requests.by_podset)
-        found = () if isinstance(requests, Rejected) else requests.not_enforced
+        not_enforced = () if isinstance(requests, Rejected) else requests.not_enforced
         return msgspec.structs.replace(
             _held(group, reason, hold),
-            not_enforced=tuple(dict.fromkeys((*_not_enforced(gang.canonical), *found))),
+            not_enforced=not_enforced,
             run_spec=encode_instance_spec(
                 instance.workload,
                 [role.name for role, _ in roles],
@@ -505,16 +506,6 @@ class GangInstances(Mapping[str, GangGroup]):
         return {}
 
 
-def _not_enforced(canonical: Object) -> tuple[str, ...]:
-    """Paths of topology requests that have no effect on pods that no managed job owns.
-
-    Each gang has a Workload of Kueue's API of its own, so several of them cannot share a domain.
-    """
-    if "topologyRequest" not in canonical or _is_one_gang(canonical):
-        return ()
-    return ("spec.topologyRequest",)
-
-
 def _workload_uid(pod: GroupPod) -> str:
     return pod.metadata.annotations.get(names.GANG_WORKLOAD_UID_ANNOTATION, "")
 
@@ -526,7 +517,7 @@ def _is_one_gang(canonical: Object) -> bool:
 def _canonical(canonical: Object, group: Object) -> Object:
     """The spec of one gang alone."""
     one = {key: value for key, value in group.items() if key != "selector"}
-    kept = ("topologyRequest", "topologySpread") if _is_one_gang(canonical) else ()
+    kept = ("topologyRequest", "topologySpread")
     return {
         **{key: canonical[key] for key in kept if key in canonical},
         "replicaMode": "Unreplicated",

@@ -6,8 +6,10 @@ since the last look. After a restart each run is looked at once more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -29,22 +31,42 @@ from rackgate.wire.lists import page_items
 from rackgate_assigner.gangs.reactions import (
     GangCheck,
     GangEviction,
-    GangPod,
     admission_run,
     clock_skew_s,
     decide,
     is_skewed,
     next_timeout,
+    next_timeout_of,
     pods_of,
+    since_admission_s,
     terminates_all,
     was_ready,
+    was_ready_since,
 )
 from rackgate_assigner.gangs.run_spec import JobGang
-from rackgate_assigner.workload.elapsed import Elapsed
+from rackgate_assigner.workload.elapsed import Elapsed, ElapsedTimes
+
+if TYPE_CHECKING:
+    from rackgate_assigner.gangs.child_jobs import ChildGang
 
 log = structlog.get_logger()
 
 _decode_pod = tolerant(msgspec.json.Decoder(Pod).decode)
+
+
+@dataclass(slots=True)
+class _ChildRun:
+    """What is remembered of one start of a child Job.
+
+    Attributes:
+        seen_at: monotonic seconds of the first look.
+        checked_s: gangs with at most this time were bound.
+        looked: its pods were read at least once, for lost ones.
+    """
+
+    seen_at: float
+    checked_s: float = 0.0
+    looked: bool = False
 
 
 @dataclass(slots=True)
@@ -58,6 +80,7 @@ class _Run:
         looked: its pods were read at least once, for lost ones.
         gone: pods that the watch shows no more, or that are being deleted: by UID, the name and
             `owner_uid_of_pod`.
+        children: child Jobs that have Workloads of gangs, by UID and time of the start.
     """
 
     run: str
@@ -66,24 +89,34 @@ class _Run:
     checked_s: float = 0.0
     looked: bool = False
     gone: dict[str, tuple[str, str]] = field(default_factory=dict)
+    children: dict[tuple[str, str], _ChildRun] = field(default_factory=dict)
 
 
 class GangPods:
     """The pods of gangs of admitted jobs."""
 
-    def __init__(self, client: Client, workloads: Mapping[str, Workload]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        workloads: Mapping[str, Workload],
+        children: Callable[[str], Sequence[ChildGang]] = lambda _uid: (),
+    ) -> None:
         """Prepare.
 
         Args:
             client: lists pods.
             workloads: of Kueue's API, by `namespace/name`.
+            children: by the UID of a job, its child Jobs that have Workloads of gangs.
         """
-        self._client, self._workloads = client, workloads
+        self._client, self._workloads, self._children = client, workloads, children
         self._runs: dict[str, _Run] = {}
+        self._started = ElapsedTimes()
 
     def forget(self, key: str) -> None:
         """A Workload is deleted, or is not admitted any more."""
-        self._runs.pop(key, None)
+        known = self._runs.pop(key, None)
+        for uid, _ in known.children if known is not None else ():
+            self._started.forget(uid)
 
     def on_pod_gone(self, pod: Pod) -> Workload | None:
         """A bound pod has ended or is being deleted; the Workload to look at, if there is one."""
@@ -123,6 +156,8 @@ class GangPods:
             checked_s=known.checked_s,
             since_s=elapsed.now.monotonic - known.seen_at if known.own_clock else None,
         )
+        if found.children:
+            return self._check_children(job, workload, known, found, elapsed)
         if due_s and live >= total_pods(workload):
             known.checked_s, due_s = due_s, 0.0
         suspects = self._suspects(job, known, found)
@@ -130,6 +165,41 @@ class GangPods:
         if not due_s and not look:
             return None, later_s
         return GangCheck(run, found.spec, found.workload, due_s, suspects or {}), later_s
+
+    def _check_children(
+        self, job: JobLike, workload: Workload, known: _Run, found: RunSpec, elapsed: Elapsed
+    ) -> tuple[GangCheck | None, float]:
+        """As `check`: the time of the gangs of a child Job begins with the start of that Job."""
+        checks, later, seen = [], [], {}
+        since_admission = since_admission_s(workload, elapsed)
+        for one in self._children(job.metadata.uid):
+            spec, started_at = found.children.get(one.podset), one.started_at
+            since_s = self._started.at(one.uid, elapsed.now).since(started_at)
+            if spec is None or since_s is None or since_admission is None:
+                continue
+            start = (one.uid, started_at)
+            child = seen[start] = known.children.get(start) or _ChildRun(elapsed.now.monotonic)
+            since_s = min(since_s, since_admission)
+            if known.own_clock:
+                since_s = elapsed.now.monotonic - child.seen_at
+            if one.is_ready or was_ready_since(workload, started_at):
+                child.checked_s = math.inf
+            due_s, later_s = next_timeout_of(spec, since_s, checked_s=child.checked_s)
+            suspects: dict[str, str] = {}
+            if terminates_all(spec):
+                owned = ((uid, pod) for uid, pod in known.gone.items() if pod[1] == one.uid)
+                suspects = {uid: name for uid, (name, _) in owned}
+            if due_s or suspects or (terminates_all(spec) and not child.looked):
+                since = f"the start of Job {one.job.metadata.name}"
+                checks.append(GangCheck(known.run, spec, one.name, due_s, suspects, since, one.uid))
+            if later_s:
+                later.append(later_s)
+        known.children = seen
+        if not any(terminates_all(spec) for spec in found.children.values()):
+            known.gone.clear()
+        due_s = max((one.due_s for one in checks), default=0.0)
+        check = GangCheck(known.run, found.spec, found.workload, due_s, children=tuple(checks))
+        return (check if checks else None), min(later, default=0.0)
 
     def _suspects(self, job: JobLike, known: _Run, found: RunSpec) -> dict[str, str] | None:
         """Pods that may be lost; None if none of them would matter."""
@@ -161,10 +231,19 @@ class GangPods:
             for uid, name in check.suspects.items()
             if known is not None and known.gone.get(uid, ("", ""))[1] in controllers
         }
-        pods = await self._read(job, workload, check, controllers)
-        due_s = 0.0 if known is not None and self._is_early(key, known, check) else check.due_s
-        checked = GangCheck(check.run, check.spec, check.workload, due_s, owned)
-        found = decide(checked, pods, ready_before=was_ready(workload))
+        pods = await self._read(job)
+        early = known is not None and self._is_early(key, known, check)
+        due_s = 0.0 if early else check.due_s
+        checked = replace(check, due_s=due_s, suspects=owned)
+        found = self._decide(workload, checked, pods, controllers, ready_before=was_ready(workload))
+        for child in check.children:
+            state = self._child_run(known, child)
+            if found is None:
+                own = replace(child, due_s=0.0) if early else child
+                before = state is not None and state.checked_s > 0
+                found = self._decide(workload, own, pods, {child.child}, ready_before=before)
+                if found is None and state is not None:
+                    state.checked_s, state.looked = max(state.checked_s, own.due_s), True
         log.info(
             "gangs_checked",
             workload=key,
@@ -174,9 +253,33 @@ class GangPods:
         )
         if found is None and known is not None and known.run == check.run:
             known.checked_s, known.looked = max(known.checked_s, due_s), True
-            for uid in check.suspects:
-                known.gone.pop(uid, None)
+            for one in (check, *check.children):
+                for uid in one.suspects:
+                    known.gone.pop(uid, None)
         return found
+
+    @staticmethod
+    def _decide(
+        workload: Workload,
+        check: GangCheck,
+        pods: Iterable[Pod],
+        controllers: Collection[str],
+        *,
+        ready_before: bool,
+    ) -> GangEviction | None:
+        own = pods_of(
+            pods,
+            controllers=controllers,
+            workload=workload.metadata.name,
+            gang=check.workload,
+        )
+        return decide(check, own, ready_before=ready_before)
+
+    @staticmethod
+    def _child_run(known: _Run | None, child: GangCheck) -> _ChildRun | None:
+        """What is remembered of the child Job that is checked."""
+        found = known.children.items() if known is not None and known.run == child.run else ()
+        return next((state for (uid, _), state in found if uid == child.child), None)
 
     def _is_early(self, key: str, known: _Run, check: GangCheck) -> bool:
         """Whether the time is only over by a wall clock that is wrong; it starts again then."""
@@ -195,19 +298,12 @@ class GangPods:
             )
         return known.own_clock
 
-    async def _read(
-        self, job: JobLike, workload: Workload, check: GangCheck, controllers: Collection[str]
-    ) -> list[GangPod]:
+    async def _read(self, job: JobLike) -> list[Pod]:
         selector = kind_of(job).pod_selector(job)
         params = {"labelSelector": selector} if selector else {}
-        found: list[GangPod] = []
+        found: list[Pod] = []
         async for page in self._client.list_pages(PODS.path(job.metadata.namespace), params):
-            found += pods_of(
-                map(_decode_pod, page_items(page)),
-                controllers=controllers,
-                workload=workload.metadata.name,
-                gang=check.workload,
-            )
+            found += map(_decode_pod, page_items(page))
         return found
 
 

@@ -28,7 +28,7 @@ from rackgate.api.names import (
     EvictionReason,
     WorkloadCondition,
 )
-from rackgate.api.timestamps import rfc3339
+from rackgate.api.timestamps import parse_rfc3339, rfc3339
 from rackgate.gang.expand import DEFAULT_TIMEOUT_S
 from rackgate.gang.levels import Object
 from rackgate.gang.link import link_of, run_id
@@ -79,6 +79,9 @@ class GangCheck:
         workload: name of the Workload of gangs.
         due_s: gangs whose time is at most this may be over; 0 for none.
         suspects: UIDs of pods that the watch shows no more, with their names.
+        since: what the time began with, for the message.
+        child: UID of the child Job whose pods are to be read; "" if it is not about one.
+        children: those of child Jobs that have Workloads of gangs.
     """
 
     run: str
@@ -86,6 +89,9 @@ class GangCheck:
     workload: str
     due_s: float = 0.0
     suspects: Mapping[str, str] = field(default_factory=dict)
+    since: str = "the admission"
+    child: str = ""
+    children: tuple[GangCheck, ...] = ()
 
 
 def admission_run(workload: Workload) -> str:
@@ -100,6 +106,21 @@ def was_ready(workload: Workload) -> bool:
     """Whether all pods were ready at some time of this admission."""
     ready = workload.condition(WorkloadCondition.PODS_READY)
     return ready is not None and (ready.status == "True" or ready.reason == "WaitForRecovery")
+
+
+def was_ready_since(workload: Workload, started_at: str) -> bool:
+    """Whether all pods became ready after a child Job was started, and so also its pods.
+
+    A job whose child Jobs start one after the other is ready, too, while the next one does not
+    have to run yet.
+    """
+    ready = workload.condition(WorkloadCondition.PODS_READY)
+    if ready is None or ready.status != "True":
+        return False
+    try:
+        return parse_rfc3339(ready.last_transition_time or "") > parse_rfc3339(started_at)
+    except ValueError:
+        return False
 
 
 def timeouts_of(spec: Object) -> list[float]:
@@ -151,11 +172,21 @@ def next_timeout(
         The longest time that is over and not checked, 0 for none; and the seconds until the
         shortest one that is not over, 0 if there is none.
     """
-    admitted = workload.condition(WorkloadCondition.ADMITTED)
     if since_s is None:
-        since_s = elapsed.since(admitted.last_transition_time if admitted is not None else None)
+        since_s = since_admission_s(workload, elapsed)
     if since_s is None or was_ready(workload):
         return 0.0, 0.0
+    return next_timeout_of(spec, since_s, checked_s=checked_s)
+
+
+def since_admission_s(workload: Workload, elapsed: Elapsed) -> float | None:
+    """Seconds since the present admission; None if there is none."""
+    admitted = workload.condition(WorkloadCondition.ADMITTED)
+    return elapsed.since(admitted.last_transition_time if admitted is not None else None)
+
+
+def next_timeout_of(spec: Object, since_s: float, *, checked_s: float) -> tuple[float, float]:
+    """As `next_timeout`, of gangs whose time began `since_s` seconds ago, and is not over."""
     left = [timeout for timeout in timeouts_of(spec) if timeout > checked_s]
     over = [timeout for timeout in left if timeout <= since_s]
     later = [timeout for timeout in left if timeout > since_s]
@@ -201,7 +232,7 @@ def decide(check: GangCheck, pods: Sequence[GangPod], *, ready_before: bool) -> 
             continue
         found = _unbound(group, [one for one in states if one.key.group == group["name"]])
         if found:
-            message = f"{found} {timeout_s:g} s after the admission"
+            message = f"{found} {timeout_s:g} s after {check.since}"
             return GangEviction(EvictionReason.GANG_TIMEOUT, message)
     return None
 

@@ -12,7 +12,7 @@ class JobGang:
     """The Workload of gangs of a job, as far as its start needs it.
 
     Attributes:
-        links: by PodSet, its name; empty for a job without gangs.
+        links: by PodSet, its name, or `PER_JOB`; empty for a job without gangs.
         run_spec: value of the annotation that its start writes; "" while it does not exist.
         is_own: Rackgate makes it, or has made it.
         topology: by PodSet, fields of `topologyRequest` that say what it requests.

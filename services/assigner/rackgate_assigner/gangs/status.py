@@ -69,6 +69,7 @@ class Use:
         shared_with: another job that waits for it, "" if there is none.
         hold: why the job is not admitted.
         native: PodGroups of the cluster; None if Rackgate makes none.
+        not_started: of a child Job: why it has no pods yet; "" if it may have.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Use:
     done: Mapping[str, int] = field(default_factory=dict)
     phases: Mapping[tuple[str, PodPhase], int] = field(default_factory=dict)
     outcome: JobOutcome | None = None
+    not_started: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +298,8 @@ def _progress(canonical: Object, use: Use, found: Sequence[GangState]) -> tuple[
     if evicted is not None and evicted.status == TRUE:
         why = evicted.reason if evicted.reason in _GANG_EVICTIONS else "the job is evicted"
         return "NotBound", f"{why}: {evicted.message}", "GivingWay"
+    if use.not_started:
+        return "PodsMissing", use.not_started, "Empty"
     short = [state for state in found if state.bound < state.min_count]
     if not short:
         return "Running", "all gangs run", "Running"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from rackgate.api.timestamps import rfc3339
+from rackgate.gang.link import child_job_link
 from rackgate.gang.pod_shapes import PodSpecShape, pod_shape
 from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.podsets import counts_of
 from rackgate.jobframework.registry import kind_of
 from rackgate.kube.errors import NotFoundError
 from rackgate.runtime import clock
+from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.gangs.bound_pods import BoundPods
+from rackgate_assigner.gangs.child_jobs import ChildJobGangs
 from rackgate_assigner.gangs.gang_workload import GangWorkload, encode_summary
 from rackgate_assigner.gangs.index import GangIndex, JobKey
 from rackgate_assigner.gangs.instance_status import InstanceUse, summarize_instances
@@ -51,6 +55,8 @@ class GangStatusController:
         bound_pods: Callable[[str], BoundPods],
         instances: GangInstances | None = None,
         native: Callable[[], NativeUse | None] = lambda: None,
+        children: ChildJobGangs | None = None,
+        bound_pods_of_child: Callable[[str, str], BoundPods] | None = None,
         workers: int = 4,
         interval_s: float = INTERVAL_S,
     ) -> None:
@@ -66,6 +72,8 @@ class GangStatusController:
             bound_pods: of a job, by its uid.
             instances: gangs of pods that no managed job owns.
             native: PodGroups of the cluster; None if Rackgate makes none.
+            children: child Jobs that have Workloads of gangs of their own.
+            bound_pods_of_child: by the uids of a job and of its child Job.
             workers: objects that are written at the same time.
             interval_s: see `INTERVAL_S`.
         """
@@ -73,6 +81,7 @@ class GangStatusController:
         self._gangs, self._writer, self._bound_pods = gangs, writer, bound_pods
         self._report = reporter
         self._interval_s, self._instances, self._native = interval_s, instances, native
+        self._children, self._bound_pods_of_child = children, bound_pods_of_child
         self.queue = WorkQueue[str]("gang-status", self._reconcile, workers=workers)
 
     async def run(self) -> None:
@@ -125,10 +134,52 @@ class GangStatusController:
             note = f"{change.reason}: {change.message}"
             self._report.gang(gang.metadata, "PodNotMatched", note, warning=True)
 
+    def on_children_change(self, job_uid: str) -> None:
+        """What is true of the child Jobs of a job may have changed."""
+        for child in self._children.of_job(job_uid) if self._children is not None else ():
+            self.mark(f"{child.job.metadata.namespace}/{child.name}")
+
+    def on_child_upsert(self, _before: Job | None, child: Job) -> None:
+        """A child Job was added or changed."""
+        meta = child.metadata
+        self.mark(f"{meta.namespace}/{child_job_link(meta.name, meta.uid)}")
+
+    def _child_use(self, key: str, gang: GangWorkload) -> Use | None:
+        """The child Job that has a Workload of gangs of its own."""
+        child = self._children.by_workload(key) if self._children is not None else None
+        if child is None or child.is_over or self._bound_pods_of_child is None:
+            return None
+        owner, meta = child.owner, child.owner.metadata
+        bound = self._bound_pods_of_child(meta.uid, child.uid)
+        shapes = _shapes_of(owner) if gang.shapes else {}
+        return Use(
+            child.job.metadata.name,
+            self._workloads.get(self._index.workload_key(owner)),
+            [
+                replace(one, count=child.gangs.pods, copies=1)
+                for one in self._index.podsets(owner)
+                if one.name == child.podset
+            ],
+            bound.counts,
+            bound.not_held,
+            {name: shape for name, shape in shapes.items() if name == child.podset},
+            self._index.child_topology(owner, child.podset),
+            hold=self._index.hold(owner),
+            done={child.podset: min(child.job.status.succeeded, child.gangs.pods)},
+            phases=bound.phases,
+            native=self._native(),
+            not_started=""
+            if child.started_at
+            else f"the {kind_of(owner).name} {meta.name} has not"
+            f" started the Job {child.job.metadata.name}",
+        )
+
     def _use(self, key: str, gang: GangWorkload) -> Use | None:
         users = self._index.users(key)
+        if not users:
+            return self._child_use(key, gang)
         second = users[1] if len(users) > 1 and gang.has_gangs else None
-        return self._use_by(users[0] if users else None, gang, second)
+        return self._use_by(users[0], gang, second)
 
     def _use_by(
         self, user: JobKey | None, gang: GangWorkload, second: JobKey | None = None

@@ -376,11 +376,18 @@ class JobController:
             self.queue.add(Key(WORKLOADS.kind, workload.metadata.key))
 
     def _enqueue_owner(self, child: Job) -> None:
-        """Reconcile the owner of a child if it is stopping: a running one does not depend on it."""
+        """Reconcile the owner of a child if it is stopping, or the child is a gang.
+
+        A running one depends on no other child.
+        """
         owner = child.metadata.controller
         store = self._stores.jobs.get(owner.kind, {}) if owner is not None else {}
         job = store.get(f"{child.metadata.namespace}/{owner.name}") if owner is not None else None
-        if job is not None and kind_of(job).is_suspended(job):
+        if job is None:
+            return
+        gangs = self._gangs
+        has_gangs = gangs is not None and gangs.is_job(job) and bool(gangs.choice(job).children)
+        if has_gangs or kind_of(job).is_suspended(job):
             self.queue.add(_key(job))
 
     async def _reconcile(self, key: Key) -> None:

@@ -39,6 +39,7 @@ class RunningWorkload:
         lasts_s: seconds from its admission until then, inf without a maximum.
         pods: that its end stops.
         was_preempted: it was preempted before, and admitted again.
+        across: the Workload of gangs with whose other Workloads it shares a domain; "" for none.
     """
 
     key: str
@@ -55,6 +56,7 @@ class RunningWorkload:
     pods: int = 0
     local_queue: str = ""
     was_preempted: bool = False
+    across: str = ""
 
     def end(self, now: float) -> float:
         """When it has ended at the latest, in seconds, not before `now`; inf if it may run on.
@@ -76,11 +78,12 @@ _Entries: TypeAlias = list[tuple[CandidateOrder, RunningWorkload]]
 class RunningWorkloads:
     """The index."""
 
-    __slots__ = ("_by_key", "_by_queue")
+    __slots__ = ("_across", "_by_key", "_by_queue")
 
     def __init__(self) -> None:
         self._by_key: dict[str, RunningWorkload] = {}
         self._by_queue: dict[str, dict[FlavorResource, _Entries]] = {}
+        self._across: dict[str, dict[str, RunningWorkload]] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._by_key
@@ -101,6 +104,8 @@ class RunningWorkloads:
         if workload.key in self._by_key:
             raise ValueError(f'Workload "{workload.key}" holds quota already')
         self._by_key[workload.key] = workload
+        if workload.across:
+            self._across.setdefault(workload.across, {})[workload.key] = workload
         entry = (workload.candidate_order, workload)
         by_pair = self._by_queue.setdefault(workload.cluster_queue, {})
         for pair in workload.usage:
@@ -113,6 +118,11 @@ class RunningWorkloads:
             KeyError: there is none.
         """
         workload = self._by_key.pop(key)
+        if workload.across:
+            sharing = self._across[workload.across]
+            del sharing[key]
+            if not sharing:
+                del self._across[workload.across]
         order = workload.candidate_order
         by_pair = self._by_queue[workload.cluster_queue]
         for pair in workload.usage:
@@ -121,6 +131,11 @@ class RunningWorkloads:
             if not entries:
                 del by_pair[pair]
         return workload
+
+    def sharing(self, across: str) -> list[RunningWorkload]:
+        """Those that share a domain across Workloads, the oldest first."""
+        found = self._across.get(across, {}).values()
+        return sorted(found, key=lambda one: (one.reserved_at, one.key))
 
     def of_lower_priority(
         self, queue: str, pairs: Collection[FlavorResource], below: int | None

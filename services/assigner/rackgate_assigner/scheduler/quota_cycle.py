@@ -188,6 +188,8 @@ class _Cycle:
         # Quota of targets, by root and ClusterQueue.
         self._freed: dict[QuotaNode, dict[QuotaNode, dict[FlavorResource, int]]] = {}
         self._charges: list[tuple[Charge, ...]] = []
+        # Of admitted heads: nominations of one cycle do not see which domain they have.
+        self._across: set[str] = set()
         self._usage_before: dict[QuotaNode, dict[FlavorResource, int]] = {}
 
     def undo(self) -> None:
@@ -205,6 +207,8 @@ class _Cycle:
         queue = self._state.queues[head.cluster_queue]
         if nomination.mode is FlavorAssignmentMode.NO_FIT:
             return self._no_fit(head, nomination, queue)
+        if head.across in self._across:
+            return self._failed(head, NO_LONGER_FITS)
         self._assign_room(head, nomination)
         if nomination.waits and not self._has_changed_domains:
             return self._without_targets(head, nomination, queue)
@@ -336,6 +340,8 @@ class _Cycle:
             self._preempt(target.workload)
         self._hold(queue, nomination.usage, nomination.charges)
         if nomination.mode is FlavorAssignmentMode.FIT:
+            if head.across:
+                self._across.add(head.across)
             return HeadAdmission(head, nomination.assignment(queue.name))
         message = f"{nomination.message}. Pending the preemption of {len(targets)} workload(s)"
         reason, requeue = PendingReason.WAITING_FOR_PREEMPTED, RequeueReason.PENDING_PREEMPTION

@@ -556,6 +556,7 @@ class SchedulingCycles:
             lasts_s=info.execution_time_s,
             local_queue=info.queue,
             was_preempted=info.was_preempted,
+            across=info.across,
         )
         self._charge_entry_penalty(eligible, running.usage)
         self._state.add(running)

@@ -70,11 +70,13 @@ class SharedDomain:
         group: which one; its PodSets have the same shared domains down to this one.
         level: node label.
         required: one domain of this level, or nothing; else coarser levels are tried.
+        across: `namespace/name` of the Workload of gangs whose other Workloads share it, too.
     """
 
     group: str
     level: str
     required: bool
+    across: str = ""
 
 
 @dataclass(frozen=True, slots=True)

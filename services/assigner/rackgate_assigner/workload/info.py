@@ -136,6 +136,14 @@ class WorkloadInfo:
     hold: str = ""
 
     @property
+    def across(self) -> str:
+        """The Workload of gangs with whose other Workloads it shares a domain; "" for none."""
+        if not self.nesting:
+            return ""
+        shared = (one for podset in self.podsets for one in podset.request.shared[:1])
+        return next((one.across for one in shared if one.across), "")
+
+    @property
     def grace_period_s(self) -> int:
         """Seconds that its pods may take to terminate."""
         return max((podset.grace_period_s for podset in self.podsets), default=0)
@@ -429,7 +437,8 @@ def _podset_resources(
         known = (previous.uid, previous.generation, previous.nesting)
         if known == (meta.uid, meta.generation, written):
             return previous.podsets
-    nesting = Nesting.read(written, [podset.name for podset in workload.spec.pod_sets])
+    podsets = [podset.name for podset in workload.spec.pod_sets]
+    nesting = Nesting.read(written, podsets, meta.namespace)
     return tuple(
         podset_resources(index, podset, excluded, nesting)
         for index, podset in enumerate(workload.spec.pod_sets)

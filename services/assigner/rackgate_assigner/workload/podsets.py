@@ -66,7 +66,7 @@ class Nesting:
     problem: str | None = None
 
     @classmethod
-    def read(cls, text: str, podsets: Sequence[str]) -> Nesting:
+    def read(cls, text: str, podsets: Sequence[str], namespace: str = "") -> Nesting:
         """Read the annotation of a Workload with these PodSets; "" stands for none."""
         if not text:
             return NO_NESTING
@@ -80,7 +80,13 @@ class Nesting:
         return cls(
             {
                 entry.podset: tuple(
-                    SharedDomain(one.group, one.level, one.required) for one in entry.within
+                    SharedDomain(
+                        one.group,
+                        one.level,
+                        one.required,
+                        f"{namespace}/{one.across}" if one.across else "",
+                    )
+                    for one in entry.within
                 )
                 for entry in found
             }

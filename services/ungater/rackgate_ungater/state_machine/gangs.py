@@ -231,7 +231,10 @@ def _needed_group(
     own = [pods[one.uid] for one in state.members if one.run in ("", run) or one.succeeded]
     if workload is None or not any(pod.pod_group for pod in own):
         return
-    name = pod_group_name(gangs.name, state.key.group, state.key.replica)
+    # Pods that no job owns have a Workload for each replica.
+    run_spec = decode_run_text(workload.run_spec)
+    replica = run_spec.replica if run_spec is not None else state.key.replica
+    name = pod_group_name(gangs.name, state.key.group, replica)
     members = [GangMember(pod.pod_group, pod.priority_class, pod.succeeded) for pod in own]
     group_spec = next(one for one in gangs.spec["gangGroups"] if one["name"] == state.key.group)
     owner = Owner(WORKLOADS.api_version, WORKLOADS.kind, workload.name, workload.uid)

@@ -22,15 +22,22 @@ from rackgate.api.names import (
     MANAGED_LABEL,
     WORKLOAD_ANNOTATION,
 )
+from rackgate.api.resources import JOBS
 from rackgate.features import GANG_SCHEDULING
 from rackgate.gang.expand import gang_mode, quote_off
-from rackgate.gang.link import link_of
+from rackgate.gang.link import PER_JOB, child_job_link, link_of
 from rackgate.jobframework.errors import FieldError, shown
-from rackgate.jobframework.generic_job import GenericJob, Manifest
+from rackgate.jobframework.generic_job import ChildJobs, GenericJob, Manifest
 from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
 from rackgate.jobframework.managed import is_cleanup_pod
 from rackgate.jobframework.pod_group.membership import MANAGED
-from rackgate.jobframework.templates import annotations_of, section, with_entries, with_gate
+from rackgate.jobframework.templates import (
+    annotations_of,
+    items,
+    section,
+    with_entries,
+    with_gate,
+)
 from rackgate_webhook.admission.objects import name_errors
 from rackgate_webhook.admission.review import AdmissionResponse, Review
 
@@ -76,11 +83,13 @@ class GangRules:
         """A new pod with the gate of gangs, if it names a Workload of gangs.
 
         One that no managed job owns gets the label that the assigner watches it by, too. The API
-        server adds both itself, where it can: before Kubernetes 1.36 it cannot.
+        server adds both itself, where it can: before Kubernetes 1.36 it cannot. A pod of a child
+        Job that is a gang of its own gets the name of its Workload of gangs.
         """
         if not self.on or link_of(annotations_of(pod)) == "" or is_cleanup_pod(pod):
             return pod
         gated = with_gate(pod, GANG_GATE)
+        gated = _with_child_link(gated)
         if WORKLOAD_ANNOTATION in annotations_of(pod):
             return gated
         return with_entries(gated, "metadata", "labels", {MANAGED_LABEL: MANAGED})
@@ -108,10 +117,12 @@ class GangRules:
         """What is wrong with the links and settings of gangs in a managed job."""
         if not self.on:
             return []
+        children = _child_gangs(kind, job)
         errors = [
             error
             for one in kind.templates(job)
             if (link := annotations_of(one.template).get(GANG_LINK_ANNOTATION))
+            and not (link == PER_JOB and one.podset in children)
             for error in name_errors(
                 link,
                 f"{one.path}.metadata.annotations[{GANG_LINK_ANNOTATION}]",
@@ -121,6 +132,9 @@ class GangRules:
         annotations = annotations_of(job)
         if GANG_TEMPLATE_ANNOTATION in annotations:
             errors += self._template_errors(annotations[GANG_TEMPLATE_ANNOTATION])
+        for child in children.values():
+            text = child.annotations[GANG_TEMPLATE_ANNOTATION]
+            errors += self._template_errors(text, f"{child.path}.")
         per = annotations.get(GANG_PER_ANNOTATION)
         if per not in (None, _PER):
             path = f"metadata.annotations[{GANG_PER_ANNOTATION}]"
@@ -133,8 +147,8 @@ class GangRules:
 
         return errors_of(spec, rev_n=self.rev_n, old=old)
 
-    def _template_errors(self, text: str) -> list[FieldError]:
-        path = f"metadata.annotations[{GANG_TEMPLATE_ANNOTATION}]"
+    def _template_errors(self, text: str, holder: str = "") -> list[FieldError]:
+        path = f"{holder}metadata.annotations[{GANG_TEMPLATE_ANNOTATION}]"
         try:
             spec = msgspec.json.decode(text)
         except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
@@ -144,9 +158,15 @@ class GangRules:
         return [FieldError(path, f"{one.path}: {one.problem}", one.advice) for one in found]
 
     def job_warnings(self, kind: GenericJob[Any], job: Manifest) -> list[str]:
-        """What a managed job asks for without effect, because gang scheduling is off."""
+        """What a managed job asks for without effect."""
+        children = [
+            f"{child.path}.metadata.annotations[{GANG_TEMPLATE_ANNOTATION}]"
+            for child in _child_gangs(kind, job).values()
+        ]
         if self.on:
-            return []
+            has_own = GANG_TEMPLATE_ANNOTATION in annotations_of(job) or kind.default_gangs(job)
+            text = f"has no effect: the {kind.name} is a gang itself, so its Jobs are none"
+            return [f"{path} {text}" for path in children if has_own]
         paths = [
             f"{one.path}.metadata.annotations[{GANG_LINK_ANNOTATION}]"
             for one in kind.templates(job)
@@ -157,11 +177,32 @@ class GangRules:
             for key in (GANG_TEMPLATE_ANNOTATION, GANG_PER_ANNOTATION)
             if key in annotations_of(job)
         ]
+        paths += children
         return [
             f"{path} has no effect: feature gate {GANG_SCHEDULING} is off in this installation, so"
             " the pods start one by one"
             for path in paths
         ]
+
+
+def _child_gangs(kind: GenericJob[Any], job: Manifest) -> dict[str, ChildJobs]:
+    """Child Jobs with a spec of a Workload of gangs of their own, by PodSet."""
+    return {
+        podset: child
+        for podset, child in kind.child_jobs(job).items()
+        if GANG_TEMPLATE_ANNOTATION in child.annotations
+    }
+
+
+def _with_child_link(pod: dict[str, Any]) -> dict[str, Any]:
+    if link_of(annotations_of(pod)) != PER_JOB:
+        return pod
+    owners = items(section(pod, "metadata"), "ownerReferences", "metadata")
+    owner = next((one for one in owners if one.get("controller") is True), {})
+    if (owner.get("apiVersion"), owner.get("kind")) != (JOBS.api_version, JOBS.kind):
+        return pod
+    link = child_job_link(str(owner.get("name", "")), str(owner.get("uid", "")))
+    return with_entries(pod, "metadata", "annotations", {GANG_LINK_ANNOTATION: link})
 
 
 def _default_ops(spec: Any, defaults: Mapping[str, str | int]) -> Iterator[JsonPatchOp]:

@@ -37,12 +37,22 @@ class Adapter:
     is_tested: bool
 
     def body(self, group: PodGroup) -> bytes:
-        """The JSON of a PodGroup to create."""
-        return msgspec.json.encode(self.object_of(group))
-
-    def object_of(self, group: PodGroup) -> dict[str, Any]:
-        """A PodGroup to create."""
-        return object_of(self.resource, group.namespace, group.name, group, self.spec_of(group))
+        """The JSON of a PodGroup to create; it belongs to the Workload and the run of its gang."""
+        metadata: dict[str, Any] = {"name": group.name, "namespace": group.namespace}
+        if group.run:
+            metadata["labels"] = {RUN_LABEL: group.run}
+        owner = group.owner
+        if owner.uid:
+            reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name}
+            metadata["ownerReferences"] = [{**reference, "uid": owner.uid, "controller": True}]
+        return msgspec.json.encode(
+            {
+                "apiVersion": self.resource.api_version,
+                "kind": self.resource.kind,
+                "metadata": metadata,
+                "spec": dict(self.spec_of(group)),
+            }
+        )
 
     def probe(self, namespace: str) -> bytes:
         """A PodGroup for a dry run: its answer shows whether the API server keeps its fields."""
@@ -57,25 +67,6 @@ class Adapter:
             msgspec.MsgspecError: it is not a PodGroup.
         """
         return decode_pod_group(answer).min_count == _PROBE_COUNT
-
-
-def object_of(
-    resource: Resource, namespace: str, name: str, group: PodGroup, spec: Mapping[str, Any]
-) -> dict[str, Any]:
-    """An object that belongs to the Workload and the run of a PodGroup."""
-    metadata: dict[str, Any] = {"name": name, "namespace": namespace}
-    if group.run:
-        metadata["labels"] = {RUN_LABEL: group.run}
-    owner = group.owner
-    if owner.uid:
-        reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name}
-        metadata["ownerReferences"] = [{**reference, "uid": owner.uid, "controller": True}]
-    return {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": metadata,
-        "spec": dict(spec),
-    }
 
 
 def policy_of(group: PodGroup) -> dict[str, Any]:

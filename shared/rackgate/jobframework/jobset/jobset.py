@@ -11,6 +11,7 @@ from rackgate.api import names
 from rackgate.api.resources import JOBSETS, Resource
 from rackgate.jobframework.errors import FieldError
 from rackgate.jobframework.generic_job import (
+    ChildJobs,
     DefaultGang,
     GenericJob,
     JobOutcome,
@@ -176,6 +177,22 @@ class JobSetJob(GenericJob[JobSet]):
             for _, name, _ in jobs
             if counts[name.lower()]
         )
+
+    def child_jobs(self, manifest: Manifest) -> Mapping[str, ChildJobs]:
+        """The Jobs of each replicatedJob."""
+        return {
+            name.lower(): ChildJobs(
+                f"spec.replicatedJobs[{index}].template",
+                annotations_of(section(replicated, "template", f"spec.replicatedJobs[{index}]")),
+                _replicas_of(replicated),
+                max_running_pods(_job_spec(replicated, index)),
+            )
+            for index, name, replicated in _replicated_jobs(manifest)
+        }
+
+    def podset_of_child(self, child: Job) -> str:
+        """By its replicatedJob."""
+        return child.metadata.labels.get(names.REPLICATED_JOB_LABEL, "").lower()
 
     def pod_labels(self, manifest: Manifest) -> Mapping[str, Mapping[str, str]]:
         """The replicatedJob."""

@@ -82,6 +82,12 @@ class PendingWorkload:
     rejected: RejectedFlavors = field(default_factory=dict)
 
     @property
+    def across(self) -> str:
+        """The Workload of gangs with whose other Workloads it shares a domain; "" for none."""
+        shared = (one for podset in self.podsets for one in podset.request.shared[:1])
+        return next((one.across for one in shared if one.across), "")
+
+    @property
     def order(self) -> tuple[int, float, str]:
         """The order in its ClusterQueue."""
         return (-self.priority, self.queue_timestamp, self.uid)

@@ -20,6 +20,7 @@ from rackgate_assigner.scheduler.nomination.nomination import (
     Nomination,
 )
 from rackgate_assigner.scheduler.nomination.offer import Offer
+from rackgate_assigner.topology.capacity import leaf_of_assigned_domain
 from rackgate_assigner.topology.model import NoFit
 from rackgate_assigner.topology.placement.nested import place_nested
 from rackgate_assigner.workload.admission_checks import required_checks
@@ -176,6 +177,9 @@ def find_assignments(
             capacity = topology.capacity
             if earlier and simulate_empty:
                 capacity = state.topologies.capacity_with(topology, earlier)
+            shared = None if simulate_empty else _domain_of_others(state, flavor, podsets)
+            if isinstance(shared, NoFit):
+                return shared
             with nullcontext() if simulate_empty else state.timing(flavor):
                 placement = place_nested(
                     topology.tree,
@@ -185,7 +189,7 @@ def find_assignments(
                     flavor_tolerations=topology.flavor.tolerations,
                     simulate_empty=simulate_empty,
                     features=state.features,
-                    leaf_range=leaf_range,
+                    leaf_range=shared or leaf_range,
                 )
             if placement.failure is not None:
                 return placement.failure
@@ -200,6 +204,40 @@ def find_assignments(
                     state.charge(charges, 1)
                     undo.callback(state.charge, charges, -1)
     return found
+
+
+def _domain_of_others(
+    state: QuotaState, flavor: str, podsets: Sequence[NominatedPodSet]
+) -> tuple[int, int] | NoFit | None:
+    """Leaves of the domain in which the other Workloads are that share one with these PodSets.
+
+    None if there are none yet: the first one chooses. All of them are in one flavor.
+    """
+    shared = next(
+        (one for podset in podsets for one in podset.request.shared[:1] if one.across), None
+    )
+    if shared is None:
+        return None
+    tree = state.topologies.by_flavor[flavor].tree
+    if shared.level not in tree.levels:
+        return None  # it is rejected when it is placed
+    depth, elsewhere = tree.levels.index(shared.level), ""
+    for workload in state.running.sharing(shared.across):
+        for charge in workload.charges:
+            if charge.flavor != flavor:
+                elsewhere = elsewhere or charge.flavor
+                continue
+            for values, _ in charge.assignment.domains:
+                leaf = leaf_of_assigned_domain(tree, charge.assignment.levels, values)
+                if leaf is not None:
+                    domain = tree.domain_of_leaf(leaf, depth)
+                    start, end = tree.leaf_ranges[depth][domain : domain + 2].tolist()
+                    return start, end
+    if not elsewhere:
+        return None
+    names = tuple(podset.request.name for podset in podsets)
+    text = f'other gangs of Workload "{shared.across}" are in flavor {elsewhere}'
+    return NoFit(names[0], f"{text}, and all of them share one domain", names)
 
 
 def _more_rejections(

@@ -5,7 +5,8 @@ A wrapper around the engine: each PodSet is placed by `place_group`, within a ra
 1. PodSets with the same `SharedDomain` are one unit. Units are placed one after another; inside a
    unit, PodSets come in the order of their `turn`.
 2. For a unit, the domains of its level are tried in best-fit order: those first in which the fewest
-   pods of its largest PodSet fit. Domains that are too small for certain are skipped.
+   pods of its largest PodSet fit. If other Workloads are to share the domain, those with the most
+   room come first. Domains that are too small for certain are skipped.
 3. In a domain, the parts of the unit are placed one after another, each by the same rules one level
    further in. The first domain in which all of them fit is taken.
 4. A preferred level that has no such domain is followed by the coarser ones, up to the domain that
@@ -226,7 +227,8 @@ class _NestedSearch:
         furthest: _Rejection | None = None
         before = len(free.assumed)
         for level in range(requested, last - 1, -1):
-            for domain in _domains_to_try(self.search, podsets, level, within.leaf_range):
+            domains = _domains_to_try(self.search, podsets, level, within.leaf_range)
+            for domain in reversed(domains) if shared.across else domains:
                 inner = _Within(_leaves_of(tree, level, domain, within.leaf_range), level)
                 found = self._place_all(podsets, depth + 1, inner)
                 if not isinstance(found, _Rejection):
@@ -241,6 +243,11 @@ class _NestedSearch:
         pods = sum(podset.count for podset in podsets)
         found = furthest or _Rejection(0, f"no domain is large enough for its {pods} pods")
         text = f'group "{shared.group}" does not fit into one domain of level {shared.level}'
+        if shared.across and within.leaf_range is not None:
+            text = (
+                f'group "{shared.group}" does not fit into the domain of level {shared.level} in '
+                f'which other gangs of Workload "{shared.across}" are'
+            )
         return _Rejection(found.placed, f"{text}: {found.text}")
 
 
