@@ -31,7 +31,7 @@ def test_no_row_stands_outside_of_its_table(page: Path) -> None:
         "sets up devices and pulls images in its own time",
         "Set a start timeout in your application",
         "Then the time runs out, and the gang tries again",
-        "If your nodes are scaled up on demand, or if preempted pods end slowly",
+        "If your nodes are scaled up on demand after the admission, set",
         "Nodes that are reserved for a gang are idle until its last pod is bound",
         "Nothing is promised about pods that another scheduler places",
     ],
