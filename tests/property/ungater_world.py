@@ -152,11 +152,19 @@ def _touches_only_ours(request: Request) -> None:
 
 @dataclass
 class Replica:
-    """One process. `behind`: what its monotonic clock lacks of the world's time."""
+    """One process.
+
+    Attributes:
+        behind: what its monotonic clock lacks of the world's time.
+        pods_seen: events of pods that it knows of.
+        pods_listed: those of them that a list replaced. A watch begins after its list, so none of
+            them is told again, and some of them never were.
+    """
 
     behind: float
     machine: StateMachine = field(default_factory=lambda: StateMachine(TIMEOUTS))
     pods_seen: int = 0
+    pods_listed: int = 0
     workloads_seen: int = 0
 
 
@@ -264,7 +272,7 @@ class World:
 
     def replay(self, back: int, count: int) -> None:
         """What was told is told once more."""
-        start = max(0, self.active.pods_seen - back)
+        start = max(self.active.pods_listed, self.active.pods_seen - back)
         for event in self.server.pod_log[start : min(start + count, self.active.pods_seen)]:
             self.machine.handle(event)
         for event in self.server.workload_log[: self.active.workloads_seen]:
@@ -279,7 +287,7 @@ class World:
             self.machine.handle(PodGone(uid))
         for row in self.server.pods.values():
             self.machine.handle(PodSeen(row))
-        self.active.pods_seen = len(self.server.pod_log)
+        self.active.pods_seen = self.active.pods_listed = len(self.server.pod_log)
 
     # The ungater --------------------------------------------------------------------------
 
