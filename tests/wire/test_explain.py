@@ -104,10 +104,30 @@ async def test_an_admitted_workload_is_reported_with_its_pods(desk: Desk) -> Non
 async def test_a_job_that_has_no_workload_yet_is_explained_all_the_same(desk: Desk) -> None:
     desk.world.submit("train", 5, required=RACK)
     found = await desk.named("train")
-    assert (found.state, found.fits) == ("notSubmitted", False)
+    assert (found.state, found.fits) == ("noWorkload", False)
     assert "No Workload exists yet" in found.warnings[0]
     desk.world.submit("alone", 1, queue=None)
     assert (await desk.named("alone")).state == "ungoverned"
+
+
+@pytest.mark.requirement("TAS-20")
+async def test_a_stored_job_that_gets_no_workload_is_reported_with_the_cause(desk: Desk) -> None:
+    labels = {names.PRIORITY_CLASS_LABEL: "urgent"}
+    desk.world.submit("classless", 1, labels=labels)
+    found = await desk.named("classless")
+    assert (found.state, found.fits, found.warnings) == ("noWorkload", False, ())
+    assert 'WorkloadPriorityClass "urgent" does not exist' in found.summary
+    desk.world.submit("none", 1, spec={"parallelism": 0, "completions": None})
+    found = await desk.named("none")
+    assert (found.state, found.fits, found.warnings) == ("noWorkload", False, ())
+    assert "requests no pods" in found.summary
+
+
+async def test_a_finished_job_whose_workload_is_gone_is_called_finished(desk: Desk) -> None:
+    desk.world.submit("train", 1)
+    desk.world.complete("train")
+    found = await desk.named("train")
+    assert (found.state, found.warnings) == ("finished", ())
 
 
 @pytest.mark.requirement("OPS-11")
@@ -122,7 +142,7 @@ async def test_a_namespace_whose_jobs_are_not_managed_is_reported_by_its_labels(
         assert f'the labels of namespace "{NAMESPACE}" do not match' in found.summary
         assert '"rackgate.dev/managed-jobs":"true"' in found.summary
     desk.world.put(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE, "labels": managed}})
-    assert (await desk.named("train")).state == "notSubmitted"
+    assert (await desk.named("train")).state == "noWorkload"
 
 
 async def test_what_is_not_there_is_reported_with_what_has_a_similar_name(desk: Desk) -> None:

@@ -55,7 +55,7 @@ async def test_a_jobset_is_explained_by_its_name(world: ElasticWorld) -> None:
     document = composite.jobset("train", parts, queue="plain", suspend=True)
     put(world, kinds.JOBSETS, document)
     early = await explained(world, "train")
-    assert (early.state, early.job_kind) == ("notSubmitted", "JobSet")
+    assert (early.state, early.job_kind) == ("noWorkload", "JobSet")
     assert "No Workload exists yet for this JobSet" in early.warnings[0]
     async with replica(world):
         await eventually(lambda: bool(world.workloads()))

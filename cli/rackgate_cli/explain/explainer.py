@@ -19,7 +19,6 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.explain.explanation import (
     Explanation,
-    FieldProblem,
     GangView,
     Remedy,
     Resize,
@@ -27,7 +26,7 @@ from rackgate_assigner.explain.explanation import (
 from rackgate_assigner.explain.running import find_unhealthy_nodes, pods_of, with_pod_status
 from rackgate_assigner.jobs.state import is_managed
 from rackgate_assigner.quota.admission_fair_sharing import AdmissionFairSharing
-from rackgate_assigner.workload.info import WorkloadInfo, workload_info
+from rackgate_assigner.workload.info import WorkloadInfo
 from rackgate_cli.errors import CommandError
 from rackgate_cli.explain.gangs import GangReader
 from rackgate_cli.explain.manifest import (
@@ -37,6 +36,7 @@ from rackgate_cli.explain.manifest import (
     why_job_not_managed,
     why_namespace_not_managed,
 )
+from rackgate_cli.explain.preview import explain_preview, finished_job, not_managed
 from rackgate_cli.explain.reading import ClusterReading, podset_pods, read
 
 _NOT_EXPLAINED = ("inactive", "deleting", "evicted")
@@ -76,7 +76,7 @@ class WorkloadExplainer:
     ) -> Explanation:
         """A job or Workload that is not submitted."""
         found = await self._read(namespace or default)
-        return self._explain_preview(preview_submission(document, namespace, found, default), found)
+        return self._explain(preview_submission(document, namespace, found, default), found)
 
     async def named(self, namespace: str, name: str) -> Explanation:
         """The Workload with that name, or that of the job with that name.
@@ -150,49 +150,36 @@ class WorkloadExplainer:
         job = kind.decode(raw)
         key = job.metadata.key
         if not is_managed(job):
-            return _not_managed(key, why_job_not_managed(job))
+            return not_managed(key, why_job_not_managed(job))
         unmanaged = why_namespace_not_managed(job, found)
         if unmanaged:
-            return _not_managed(key, unmanaged)
+            return not_managed(key, unmanaged)
+        if kind.finished(job) is not None:
+            return finished_job(key, kind)
         document = msgspec.json.decode(raw)
         # An object that is read alone may have no kind.
         document |= {"apiVersion": kind.resource.api_version, "kind": kind.name}
         # It keeps what the webhook injected, and is explained as if it were created now.
         preview = preview_submission(document, namespace, found, namespace, stored=True)
-        explanation = self._explain_preview(preview, found)
-        note = f"No Workload exists yet for this {kind.name}. Check that the assigner is running."
-        return msgspec.structs.replace(explanation, job=key, warnings=(note, *explanation.warnings))
-
-    def _explain_preview(self, manifest: SubmissionPreview, found: ClusterReading) -> Explanation:
-        warnings = (*manifest.warnings, *found.warnings)
-        if manifest.unmanaged_reason:
-            explanation = _not_managed(manifest.name, manifest.unmanaged_reason)
-            return msgspec.structs.replace(explanation, warnings=warnings)
-        if manifest.workload is None:
-            return Explanation(
-                workload=manifest.name,
-                state="invalid",
-                summary="The API server would reject it.",
-                errors=tuple(
-                    FieldProblem(path=error.path, problem=error.problem, help=error.help)
-                    for error in manifest.errors
-                ),
-                warnings=warnings,
+        explanation = self._explain(preview, found)
+        if explanation.state == "notSubmitted":
+            explanation = msgspec.structs.replace(explanation, state="noWorkload")
+        notes: tuple[str, ...] = ()
+        if preview.no_workload is None:
+            notes = (
+                f"No Workload exists yet for this {kind.name}. Check that the assigner is running.",
             )
-        row = found.cache.pod_defaults.with_pod_defaults(
-            workload_info(manifest.workload, None, self._excluded)
-        )
-        explanation = workload_explanation.explain_row(
-            found.cache,
-            row,
-            "notSubmitted",
-            self._features,
-            self._top,
+        warnings = (*notes, *explanation.warnings)
+        return msgspec.structs.replace(explanation, job=key, warnings=warnings)
+
+    def _explain(self, preview: SubmissionPreview, found: ClusterReading) -> Explanation:
+        return explain_preview(
+            preview,
+            found,
+            excluded=self._excluded,
+            top=self._top,
             fair_sharing=self._fair_sharing,
         )
-        job = manifest.name if manifest.kind != WORKLOAD else ""
-        job_kind = manifest.kind if job else ""
-        return msgspec.structs.replace(explanation, job=job, job_kind=job_kind, warnings=warnings)
 
     async def _with_observed_state(
         self, explanation: Explanation, workload: Workload, found: ClusterReading
@@ -273,12 +260,6 @@ def _similar_names(found: ClusterReading, namespace: str, name: str) -> str:
     elsewhere = sorted(key for key in set(known) if key.rpartition("/")[2] == name)[:3]
     hints = [key for key in dict.fromkeys([*elsewhere, *near]) if key]
     return f"; did you mean {' or '.join(hints)}?" if hints else ""
-
-
-def _not_managed(key: str, why: str) -> Explanation:
-    return Explanation(
-        workload=key, state="ungoverned", summary=f"Rackgate does not manage it: {why}."
-    )
 
 
 def _with_condition(explanation: Explanation, workload: Workload, type_: str) -> Explanation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from rackgate.jobframework.kai import KAI_SCHEDULER, is_for_kai
 from rackgate.jobframework.managed import is_child_of_job
 from rackgate.jobframework.registry import JOB, KINDS, enabled_elastic_kinds, kind_of
 from rackgate.wire.kueue import Workload
+from rackgate_assigner.explain.explanation import RemedyKind
 from rackgate_assigner.jobs.patches import workload_body
 from rackgate_assigner.jobs.state import Priority, is_managed, resolve_priority
 from rackgate_cli.errors import UsageError
@@ -31,6 +33,7 @@ from rackgate_webhook.admission.validate import validate
 MAX_BYTES: Final = 8 * 2**20
 # Later than any RFC 3339 time of these years: ordered after all pending Workloads.
 LAST: Final = "9999-12-31T23:59:59Z"
+SHOWN_NAMES: Final = 5
 Document = dict[str, Any]
 WORKLOAD: Final = "Workload"
 _FOR_KAI: Final = f"spec.template.spec.schedulerName is {KAI_SCHEDULER}"
@@ -46,6 +49,8 @@ class SubmissionPreview:
         errors: why it would be rejected.
         warnings: that its user would get.
         unmanaged_reason: why Rackgate would not manage it; "" if it would.
+        no_workload: why no Workload would be created although it is managed, and what would help;
+            None if one would be.
     """
 
     name: str
@@ -54,6 +59,24 @@ class SubmissionPreview:
     errors: Sequence[FieldError] = ()
     warnings: list[str] = field(default_factory=list)
     unmanaged_reason: str = ""
+    no_workload: NoWorkload | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoWorkload:
+    """Why no Workload is created for a managed job.
+
+    Attributes:
+        summary: a sentence or two.
+        kind: what would help.
+        value: of that change: the number of pods, or the class.
+        text: the change.
+    """
+
+    summary: str
+    kind: RemedyKind
+    value: str
+    text: str
 
 
 def load(path: str, name: str | None) -> Document:
@@ -192,9 +215,9 @@ def _job(
         return SubmissionPreview(key, kind.name, errors=answer.errors, warnings=warnings)
     job = kind.decode(msgspec.json.encode(mutated))
     templates = kind.templates(kind.manifest(job))
-    missing = list(_without_template(kind, templates))
-    if missing:
-        return SubmissionPreview(key, kind.name, errors=missing)
+    no_template = list(_without_template(kind, templates))
+    if no_template:
+        return SubmissionPreview(key, kind.name, errors=no_template)
     if not is_managed(job):
         return SubmissionPreview(
             key, kind.name, warnings=warnings, unmanaged_reason=why_job_not_managed(job)
@@ -203,15 +226,49 @@ def _job(
     if unmanaged:
         return SubmissionPreview(key, kind.name, warnings=warnings, unmanaged_reason=unmanaged)
     priority = resolve_priority(job, found.workload_classes, found.classes)
-    if priority.missing is not None:
-        class_kind, _, named = priority.missing.partition("/")
-        warnings.append(
-            f'{class_kind} "{named}" does not exist: no Workload is created until it does'
-        )
-        priority = Priority()
     elastic = kind.name in elastic_kinds and kind.is_elastic(kind.manifest(job))
+    if not sum(podset["count"] for podset in kind.podsets(kind.manifest(job))):
+        no_workload = _no_pods(kind, mutated)
+        return SubmissionPreview(key, kind.name, warnings=warnings, no_workload=no_workload)
+    missing = priority.missing
+    if missing is not None:
+        priority = Priority()
     body = workload_body(job, job.metadata.name or "job", priority, elastic=elastic)
-    return _workload(body, key, warnings, kind=kind.name, both_levels=both)
+    preview = _workload(body, key, warnings, kind=kind.name, both_levels=both)
+    if missing is None:
+        return preview
+    class_kind, _, named = missing.partition("/")
+    if class_kind in found.unlisted:
+        preview.warnings.append(f'{class_kind} "{named}" is not known here: it counts as 0')
+        return preview
+    return replace(preview, no_workload=_missing_class(class_kind, named, found))
+
+
+def _no_pods(kind: GenericJob[Any], document: Document) -> NoWorkload:
+    """A job that requests no pods; Kubernetes completes a Job with `completions: 0` at once."""
+    summary = f"The {kind.name} requests no pods, so no Workload is created for it."
+    if kind is not JOB:
+        text = "request at least one pod"
+        return NoWorkload(f"{summary} It stays suspended until it requests one.", "pods", "1", text)
+    if document["spec"].get("completions") == 0:
+        summary += " Kubernetes completes it at once (completions: 0)."
+        text = "set spec.completions to at least 1"
+        return NoWorkload(summary, "pods", "1", text)
+    summary += " It stays suspended while spec.parallelism is 0."
+    return NoWorkload(summary, "pods", "1", "set spec.parallelism to at least 1")
+
+
+def _missing_class(kind: str, name: str, found: ClusterReading) -> NoWorkload:
+    """A priority class that does not exist."""
+    known = found.workload_classes if kind == "WorkloadPriorityClass" else found.classes
+    near = get_close_matches(name, sorted(known), n=1)
+    text = f'create {kind} "{name}"'
+    if near:
+        text = f'use {kind} "{near[0]}" instead of "{name}"'
+    elif known:
+        text += f", or use one that exists: {', '.join(sorted(known)[:SHOWN_NAMES])}"
+    summary = f'{kind} "{name}" does not exist: no Workload is created until it does.'
+    return NoWorkload(summary, "priorityClass", near[0] if near else "", text)
 
 
 def _without_template(

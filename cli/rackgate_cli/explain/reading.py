@@ -42,6 +42,7 @@ class ClusterReading:
         classes: PriorityClasses by name.
         selectors: in which namespaces jobs are managed, by plural of their kind.
         warnings: what could not be read.
+        unlisted: kinds of which not all objects could be read.
     """
 
     cache: Cache
@@ -50,6 +51,7 @@ class ClusterReading:
     classes: dict[str, core.PriorityClass] = field(default_factory=dict)
     selectors: Selectors = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    unlisted: set[str] = field(default_factory=set)
 
 
 async def read(client: Client, cache: Cache, namespace: str) -> ClusterReading:
@@ -152,6 +154,7 @@ class _Reader:
 
     async def _fallback(self, kind: kinds.Resource, decode: Decode) -> list[Any]:
         """The objects of a kind that may be read although the kind cannot be listed."""
+        self.found.unlisted.add(kind.kind)
         if kind is kinds.NAMESPACES:
             with contextlib.suppress(KubeError):
                 return [decode(await self.client.get(kind.path(None, self.namespace)))]

@@ -87,6 +87,7 @@ def _title(found: Explanation) -> str:
     job = f", of {found.job_kind or 'Job'} {found.job}" if found.job else ""
     state = {
         "notSubmitted": "not submitted",
+        "noWorkload": "no Workload",
         "ungoverned": "not managed",
         "waiting": "pending",
     }.get(found.state, found.state)

@@ -14,13 +14,18 @@ from hypothesis import strategies as st
 from rackgate.api import names
 from rackgate.features import RENDER_FOR_KAI, Features
 from rackgate.jobframework.kai import KAI_SCHEDULER
+from rackgate.wire.core import Meta
+from rackgate.wire.kueue import WorkloadPriorityClass
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as workload_explanation
+from rackgate_assigner.explain.explanation import Explanation
 from rackgate_assigner.workload.info import workload_info
 from rackgate_cli.errors import UsageError
 from rackgate_cli.explain.manifest import applied, load, preview_submission
+from rackgate_cli.explain.preview import explain_preview
 from rackgate_cli.explain.reading import ClusterReading
 from tests.support.objects import BLOCK, RACK, job
+from tests.unit.assigner.builders import cache_with, fx_a
 
 
 def manifest(path: Path, *documents: Any) -> str:
@@ -243,11 +248,66 @@ def test_two_namespaces_contradict_each_other() -> None:
         preview_submission(document, "b", found(), "team")
 
 
-def test_a_priority_class_that_does_not_exist_is_a_warning() -> None:
-    made = of(job("train", 1, labels={names.PRIORITY_CLASS_LABEL: "urgent"}))
-    assert made.warnings == [
-        'WorkloadPriorityClass "urgent" does not exist: no Workload is created until it does'
-    ]
+def of_job(document: Mapping[str, Any], reading: ClusterReading) -> Explanation:
+    return explain_preview(preview_submission(dict(document), None, reading, "team"), reading)
+
+
+@pytest.mark.requirement("TAS-20")
+@pytest.mark.parametrize("known", [(), ("urgentt",), ("a", "b")])
+def test_without_its_priority_class_no_workload_is_created(known: tuple[str, ...]) -> None:
+    reading = ClusterReading(cache_with(fx_a()))
+    for name in known:
+        reading.workload_classes[name] = WorkloadPriorityClass(Meta(name), 1)
+    labels = {names.PRIORITY_CLASS_LABEL: "urgent"}
+    explained = of_job(job("train", 1, queue="lq", labels=labels), reading)
+    assert (explained.state, explained.fits) == ("notSubmitted", False)
+    assert explained.summary == (
+        'WorkloadPriorityClass "urgent" does not exist: no Workload is created until it does.'
+    )
+    change = explained.changes[0]
+    assert (change.kind, change.when) == ("priorityClass", "now")
+    assert (
+        change.text
+        == {
+            (): 'create WorkloadPriorityClass "urgent"',
+            ("urgentt",): 'use WorkloadPriorityClass "urgentt" instead of "urgent"',
+            ("a", "b"): 'create WorkloadPriorityClass "urgent", or use one that exists: a, b',
+        }[known]
+    )
+
+
+def test_a_priority_class_that_cannot_be_read_is_not_called_missing() -> None:
+    reading = ClusterReading(cache_with(fx_a()), unlisted={"WorkloadPriorityClass"})
+    labels = {names.PRIORITY_CLASS_LABEL: "urgent"}
+    explained = of_job(job("train", 1, queue="lq", labels=labels), reading)
+    assert explained.fits
+    assert 'WorkloadPriorityClass "urgent" is not known here' in explained.warnings[0]
+
+
+@pytest.mark.requirement("TAS-20")
+@pytest.mark.parametrize(
+    ("spec", "words", "change"),
+    [
+        (
+            {"completions": 0},
+            "Kubernetes completes it at once (completions: 0).",
+            "set spec.completions to at least 1",
+        ),
+        (
+            {"parallelism": 0, "completions": None},
+            "It stays suspended while spec.parallelism is 0.",
+            "set spec.parallelism to at least 1",
+        ),
+    ],
+)
+def test_a_job_without_pods_is_not_called_admitted(
+    spec: dict[str, Any], words: str, change: str
+) -> None:
+    explained = of_job(job("train", 1, queue="lq", spec=spec), ClusterReading(cache_with(fx_a())))
+    assert explained.summary == (
+        f"The Job requests no pods, so no Workload is created for it. {words}"
+    )
+    assert (explained.fits, [one.text for one in explained.changes]) == (False, [change])
 
 
 def test_an_annotation_that_is_nearly_a_topology_request_is_a_warning() -> None:

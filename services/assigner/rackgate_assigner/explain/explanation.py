@@ -16,6 +16,7 @@ KIND: Final = "Explanation"
 State: TypeAlias = Literal[
     "waiting",
     "notSubmitted",
+    "noWorkload",
     "ungoverned",
     "invalid",
     "reserved",
@@ -50,6 +51,8 @@ RemedyKind: TypeAlias = Literal[
     "nodeLabels",
     "quota",
     "queue",
+    "priorityClass",
+    "pods",
 ]
 When: TypeAlias = Literal["now", "whenEmpty", "perhaps"]
 
