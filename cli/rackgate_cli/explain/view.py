@@ -139,6 +139,8 @@ def _flavor_facts(view: FlavorView) -> Iterator[tuple[str, str]]:
         yield "requested", f"{view.asked}, by {', '.join(view.refused or view.podsets)}"
     if view.problem:
         yield "not usable", view.problem
+    if view.cause:
+        yield "never fits", view.cause
     if view.fits:
         yield "fits", "yes"
     elif view.fitting is not None:

@@ -14,6 +14,7 @@ from rackgate.wire import kueue
 from rackgate.wire.core import Condition, Taint
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as workload_explanation
+from rackgate_assigner.explain.causes import near_level
 from rackgate_assigner.explain.explanation import Explanation, FlavorView, schema
 from rackgate_assigner.workload.decisions import Admit, Requeue
 from rackgate_assigner.workload.info import workload_info
@@ -299,12 +300,23 @@ def test_no_smaller_change_is_enough_for_more_than_the_whole_quota() -> None:
     assert set(helps(explained(cache)).values()) == {"perhaps"}
 
 
-def test_a_resource_that_no_flavor_covers_is_reported() -> None:
-    cache = cache_with(fx_a())
-    cache.set_workload(workload("w", [podset(requests={"gpu": "1"})]))
-    assert [line.problem for line in explained(cache).quota] == [
-        "resource gpu unavailable in ClusterQueue"
-    ]
+@pytest.mark.parametrize(
+    ("resource", "change"),
+    [
+        ("gpu", "do not request gpu, or ask the administrator of the ClusterQueue to cover it"),
+        ("memry", "request memory instead of memry"),
+    ],
+)
+def test_a_resource_that_no_flavor_covers_is_the_cause(resource: str, change: str) -> None:
+    """Not that no node has it: nothing about the topology helps before."""
+    cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "40", "memory": "1Ti"}}))
+    requests = {"cpu": "1", resource: "1"}
+    cache.set_workload(workload("w", [podset(requests=requests, topology={"required": RACK})]))
+    found = explained(cache)
+    problem = f'o flavor of ClusterQueue "cq" covers {resource} (covered: cpu, memory)'
+    assert found.quota[-1].problem == f"n{problem}"
+    assert found.summary == f"N{problem}."
+    assert [(one.kind, one.text) for one in found.changes] == [("resource", change)]
 
 
 def test_the_place_in_the_line_names_those_ahead() -> None:
@@ -371,8 +383,112 @@ def test_a_level_that_no_topology_has_is_reported_with_those_it_has() -> None:
     cache.set_workload(workload("w", asking(1, level="rak")))
     found = explained(cache)
     assert found.reason == EvictionReason.DEACTIVATED_INVALID_TOPOLOGY
-    change = next(change for change in found.changes if change.kind == "levelName")
+    assert found.summary == 'Topology "default" has no level "rak".'
+    (change,) = found.changes
+    assert (change.kind, change.value, change.when) == ("levelName", RACK, "now")
     assert change.text == f'use "rack" instead of "rak"; levels: {BLOCK}, {RACK}, {HOST}'
+    cache.set_workload(workload("v", asking(9, level="example.com/datacenter")))
+    (change,) = explained(cache, "v").changes
+    assert change.text == f"name a level of the topology: {BLOCK}, {RACK}, {HOST}"
+
+
+def test_a_misspelled_level_is_found_by_its_last_part() -> None:
+    levels = ("cloud.provider.com/topology-block", "cloud.provider.com/topology-rack", HOST)
+    for name in ("rak", "topology-rack", "example.com/rack", "cloud.provider.com/topology-rak"):
+        assert near_level(name, levels) == levels[1]
+    assert near_level("zone", levels) == ""
+
+
+def test_slices_above_the_requested_level_are_reported_with_both_orders() -> None:
+    cache = cache_with(fx_a())
+    sliced = {"required": RACK, "podSetSliceRequiredTopology": BLOCK, "podSetSliceSize": 2}
+    cache.set_workload(workload("w", [podset(count=4, requests={"cpu": "4"}, topology=sliced)]))
+    found = explained(cache)
+    assert found.summary == (
+        'The level of the slices, "block", is above the requested level "rack" in topology '
+        f'"default" (levels: {BLOCK}, {RACK}, {HOST}).'
+    )
+    assert [(one.text, one.when) for one in found.changes] == [
+        ("request block instead of rack", "now"),
+        ("use rack as level of the slices", "now"),
+    ]
+
+
+def test_a_preferred_level_above_the_required_one_is_reported_with_both_orders() -> None:
+    features = Features(required_and_preferred=True)
+    cache = cache_with(fx_a(), features={"RackgateRequiredAndPreferred": True})
+    both = {"required": RACK, "preferred": BLOCK}
+    cache.set_workload(workload("w", [podset(count=2, requests={"cpu": "4"}, topology=both)]))
+    found = workload_explanation.explain(cache, "team/w", features)
+    assert found is not None
+    assert 'The preferred level, "block", is above the requested level "rack"' in found.summary
+    assert helps(found) == {"levelName": "now"}
+
+
+@pytest.mark.parametrize(
+    ("requests", "words", "changes"),
+    [
+        (
+            {"cpu": "16"},
+            "One pod requests 16 cpu, and no node that it may use has more than 8.",
+            [("podSize", "now", "request at most 8 cpu per pod")],
+        ),
+        (
+            {"cpu": "1", "memory": "32Gi"},
+            "One pod requests 32Gi memory, and no node that it may use has more than 16Gi.",
+            [("podSize", "now", "request at most 16Gi memory per pod")],
+        ),
+        (
+            {"cpu": "1", "vendor.example/gpus": "1"},
+            'No node of flavor "tas" that its pods may use has vendor.example/gpus.',
+            [("resource", "now", "do not request vendor.example/gpus")],
+        ),
+    ],
+)
+def test_a_pod_that_is_larger_than_every_node_is_the_cause(
+    requests: dict[str, str], words: str, changes: list[tuple[str, str, str]]
+) -> None:
+    """Free capacity in the best rack would not help."""
+    quotas = {"cpu": "40", "memory": "1Ti", "vendor.example/gpus": "40"}
+    cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": quotas}))
+    asked = podset(count=2, requests=requests, topology={"required": RACK})
+    cache.set_workload(workload("w", [asked]))
+    found = explained(cache)
+    assert found.summary == words
+    assert only_view(found).cause == words.rstrip(".")
+    assert [(one.kind, one.when, one.text) for one in found.changes] == changes
+
+
+def test_only_nodes_that_a_pod_may_use_count_for_its_size() -> None:
+    taint = [{"key": "big", "effect": "NoSchedule"}]
+    cache = cache_with([node("big", cpu="32", taints=taint), node("small", cpu="4")])
+    cache.set_workload(workload("w", asking(1, cpu="8")))
+    found = explained(cache)
+    assert "no node that it may use has more than 4" in found.summary
+    assert helps(found) == {"podSize": "now", "toleration": "now"}
+
+
+def test_a_node_selector_that_no_node_has_is_the_cause() -> None:
+    nodes = [node("a", labels={"disk": "ssd"}), node("b", labels={"disk": "hdd"})]
+    cache = cache_with(nodes)
+    cache.set_workload(workload("w", asking(1, nodeSelector={"disk": "sdd"})))
+    found = explained(cache)
+    assert found.summary == (
+        'None of the 2 nodes of flavor "tas" has the label disk=sdd of the nodeSelector '
+        "(values of disk: hdd, ssd)."
+    )
+    assert [(one.when, one.text) for one in found.changes] == [
+        ("now", "use the nodeSelector disk=ssd instead of disk=sdd"),
+        ("now", "remove the nodeSelector disk=sdd"),
+    ]
+    both = {"disk": "ssd", "zone": "a"}
+    cache.set_workload(workload("v", asking(1, nodeSelector=both)))
+    assert "has the label zone=a of the nodeSelector." in explained(cache, "v").summary
+    cache.set_node(node("b", labels={"disk": "hdd", "zone": "a"}))
+    assert explained(cache, "v").summary == (
+        'None of the 2 nodes of flavor "tas" has all the labels of the nodeSelector: '
+        "disk=ssd, zone=a."
+    )
 
 
 def test_a_template_that_cannot_be_read_is_reported() -> None:

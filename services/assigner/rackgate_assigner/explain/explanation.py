@@ -53,6 +53,9 @@ RemedyKind: TypeAlias = Literal[
     "queue",
     "priorityClass",
     "pods",
+    "podSize",
+    "resource",
+    "reactivate",
 ]
 When: TypeAlias = Literal["now", "whenEmpty", "perhaps"]
 
@@ -225,6 +228,8 @@ class FlavorView(ExplanationObject, frozen=True):
         fits: all PodSets fit now.
         fits_when_empty: they would if nothing else were placed by topology.
         message: as in the Workload's condition.
+        cause: why no free capacity would be enough, a sentence without a full stop; "" if some
+            would, or the cause is not known.
         fitting: the number in `message`, of units; null when the request itself is wrong.
         wanted: units requested.
         unit: pod, or slice of `slice_size` pods.
@@ -247,6 +252,7 @@ class FlavorView(ExplanationObject, frozen=True):
     fits: bool = False
     fits_when_empty: bool = False
     message: str = ""
+    cause: str = ""
     fitting: int | None = None
     wanted: int = 0
     unit: Literal["pod", "slice"] = "pod"

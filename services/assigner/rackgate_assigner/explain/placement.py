@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ import numpy as np
 from rackgate.features import DEFAULTS, Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
+from rackgate_assigner.explain.causes import Cause, level_cause, node_cause
 from rackgate_assigner.explain.explanation import (
     DomainCapacity,
     Exclusion,
@@ -38,7 +38,6 @@ from rackgate_assigner.explain.explanation import (
 from rackgate_assigner.explain.flavor_nodes import missing_levels, skipping_rule
 from rackgate_assigner.explain.remedies import Trial, remedies
 from rackgate_assigner.quota.amounts import quantity
-from rackgate_assigner.scheduler.nomination.offer import requested_levels
 from rackgate_assigner.topology.capacity import single_pod_requests
 from rackgate_assigner.topology.model import (
     BoolVector,
@@ -56,7 +55,6 @@ from rackgate_assigner.topology.placement.place import (
     group_podsets,
     read_placement_request,
 )
-from rackgate_assigner.topology.tree import TopologyTree
 
 # Rules in the order they are listed: first those that an administrator can fix.
 _ORDER: tuple[Rule, ...] = (
@@ -153,11 +151,19 @@ def explain_placement(
     try:
         counts = _count_group(flavor_topology, group, context.features, before)
     except RequestError:
-        changes = _level_name_changes(tree, group.workers)
-        return FlavorView(**known, changes=changes, excluded=_exclusions(outside, context.top))
+        cause = level_cause(trial, group.workers, flavor.topology or "") or Cause("")
+        known |= {"cause": cause.text, "changes": cause.changes}
+        return FlavorView(**known, excluded=_exclusions(outside, context.top))
     inside = _excluded_tree_nodes(counts, group.workers)
     levels = _level_capacities(counts, context.occupants, context.top)
     request = counts.counts.request
+    cause = _node_cause(trial, not_fitting, counts, flavor.name)
+    changes = remedies(trial, not_fitting, list(inside))
+    if cause.text:
+        changes = (*cause.changes, *changes)
+    else:
+        missing = _missing_capacity_changes(levels, request.count, required=request.required)
+        changes = (*missing, *changes)
     return FlavorView(
         **{**known, "wanted": request.need},
         fitting=counts.shortfall.fitting if counts.shortfall is not None else None,
@@ -165,11 +171,22 @@ def explain_placement(
         slice_size=request.size,
         levels=levels,
         excluded=_exclusions({**outside, **inside}, context.top),
-        changes=(
-            *_missing_capacity_changes(levels, request.count, required=request.required),
-            *remedies(trial, not_fitting, list(inside)),
-        ),
+        cause=cause.text,
+        changes=changes,
     )
+
+
+def _node_cause(
+    trial: Trial, podsets: Sequence[PodSetRequest], counts: _GroupCounts, flavor: str
+) -> Cause:
+    tree, codes = counts.counts.tree, counts.eligibility.codes
+
+    def usable() -> Sequence[NodeInfo]:
+        if codes is None:
+            return tree.nodes
+        return [tree.nodes[index] for index in (codes == 0).nonzero()[0].tolist()]
+
+    return node_cause(trial, podsets, tree.nodes, usable, flavor) or Cause("")
 
 
 def podset_placement(podset: str, assignment: TopologyAssignment, top: int) -> PodSetPlacement:
@@ -199,19 +216,6 @@ def describe_request(podset: PodSetRequest) -> str:
 
 
 # Remedies that follow from the request and the counts.
-
-
-def _level_name_changes(tree: TopologyTree, podset: PodSetRequest) -> tuple[Remedy, ...]:
-    """The levels of the topology, if the request names an unknown one."""
-    unknown = [key for key in requested_levels(podset.topology) if key not in tree.levels]
-    if not unknown:
-        return ()
-    near = get_close_matches(unknown[0], tree.levels, n=1)
-    text = f"name a level of the topology: {', '.join(tree.levels)}"
-    if near:
-        text = f'use "{near[0]}" instead of "{unknown[0]}"; levels: {", ".join(tree.levels)}'
-    value = near[0] if near else ""
-    return (Remedy(kind="levelName", value=value, when="perhaps", text=text),)
 
 
 def _missing_capacity_changes(

@@ -140,13 +140,20 @@ def quota_lines(
                     amounts = (asked[resource], own.get(pair, 0), used.get(pair, 0))
                     lines.append(_quota_line(pair, *amounts, **known))
     uncovered = [r for r in sorted(asked) if asked[r] and r != "pods" and not offer.group_of(r)]
+    covered = ", ".join(covered_resources(offer.queue))
     for resource in uncovered:
-        problem = f"resource {resource} unavailable in ClusterQueue"
+        problem = f'no flavor of ClusterQueue "{queue.name}" covers {resource}'
+        problem += f" (covered: {covered})" if covered else ""
         amounts = (asked[resource], 0, 0)
         lines.append(
             _quota_line(("", resource), *amounts, available=0, never=True, problem=problem)
         )
     return tuple(lines)
+
+
+def covered_resources(queue: ClusterQueueInfo) -> list[str]:
+    """Resources for which some flavor of the queue has quota."""
+    return list(dict.fromkeys(resource for group in queue.groups for resource in group.covered))
 
 
 def problem_of(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 
 import msgspec
 
 from rackgate.api.names import PendingReason
+from rackgate_assigner.explain.causes import NEAR_RESOURCE
 from rackgate_assigner.explain.explanation import (
     Explanation,
     FlavorView,
@@ -107,7 +109,7 @@ def _quota_reasons(found: Explanation) -> Iterator[str]:
     """What quota is missing, unless some flavor has enough of everything."""
     for line in short_of_quota(found.quota):
         if line.problem:
-            yield line.problem
+            yield f"{line.problem[:1].upper()}{line.problem[1:]}"
         elif line.never:
             yield (
                 f"It requests {line.requested} {line.resource}, more than the nominal quota of "
@@ -141,6 +143,11 @@ def short_of_quota(lines: tuple[QuotaLine, ...]) -> list[QuotaLine]:
     return found
 
 
+def uncovered(lines: Sequence[QuotaLine]) -> list[QuotaLine]:
+    """Lines of requested resources that no flavor covers: nothing else matters before that."""
+    return [line for line in lines if not line.flavor]
+
+
 def not_fitting_views(flavors: Sequence[FlavorView]) -> list[FlavorView]:
     """Flavors in whose topology it does not fit: those that were tried, else all."""
     views = [view for view in flavors if not view.fits]
@@ -150,9 +157,12 @@ def not_fitting_views(flavors: Sequence[FlavorView]) -> list[FlavorView]:
 
 
 def _topology_reasons(found: Explanation) -> Iterator[str]:
-    if any(view.fits and not view.problem for view in found.flavors):
+    if any(view.fits and not view.problem for view in found.flavors) or uncovered(found.quota):
         return
     for view in not_fitting_views(found.flavors)[:1]:
+        if view.cause:
+            yield view.cause
+            continue
         if view.fitting is None:
             yield view.problem or view.message
             continue
@@ -181,10 +191,14 @@ def _level_short_name(level: str) -> str:
     return level.rpartition("/")[2].removeprefix("topology-")
 
 
-def changes_of(found: Explanation) -> tuple[Remedy, ...]:
+def changes_of(found: Explanation, covered: Sequence[str] = ()) -> tuple[Remedy, ...]:
     """Remedies: now, after others have ended, or necessary but possibly not enough.
 
     If both quota and topology are missing, a remedy for one of them is not reported as enough.
+
+    Args:
+        found: without its changes.
+        covered: resources that flavors of the ClusterQueue have quota of.
     """
     if found.fits:
         return ()
@@ -196,10 +210,12 @@ def changes_of(found: Explanation) -> tuple[Remedy, ...]:
         ]
     short = short_of_quota(found.quota)
     placed = any(view.fits and not view.problem for view in found.flavors)
-    views = [] if placed else not_fitting_views(found.flavors)
+    views = [] if placed or uncovered(short) else not_fitting_views(found.flavors)
     enough = len(short) == 1 and (not views or any(view.fits_when_empty for view in views))
     for line in short:
         changes += _quota_changes(line, enough=enough)
+    for line in uncovered(short):
+        changes += _uncovered_changes(line.resource, covered)
     for view in views:
         changes += (_limited_by_quota(change, short) for change in view.changes)
     return tuple(sorted(dict.fromkeys(changes), key=lambda change: WHEN_ORDER.index(change.when)))
@@ -232,3 +248,11 @@ def _quota_changes(line: QuotaLine, *, enough: bool) -> Iterator[Remedy]:
     if not line.never:
         text = f"free {line.missing} {line.resource} of quota in flavor {line.flavor}"
     yield Remedy(kind="quota", value=line.missing, when="perhaps", text=text)
+
+
+def _uncovered_changes(resource: str, covered: Sequence[str]) -> Iterator[Remedy]:
+    near = get_close_matches(resource, covered, n=1, cutoff=NEAR_RESOURCE)
+    text = f"do not request {resource}, or ask the administrator of the ClusterQueue to cover it"
+    if near:
+        text = f"request {near[0]} instead of {resource}"
+    yield Remedy(kind="resource", value=near[0] if near else "", when="perhaps", text=text)

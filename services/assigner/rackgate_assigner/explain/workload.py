@@ -33,6 +33,7 @@ from rackgate_assigner.explain.flavor_views import FlavorExplainer
 from rackgate_assigner.explain.not_preempted import not_preempted
 from rackgate_assigner.explain.placement import podset_placement
 from rackgate_assigner.explain.queue_position import (
+    covered_resources,
     offer_of,
     pending_order,
     queue_position,
@@ -110,10 +111,12 @@ def explain_row(
     position = queue_position(cache, row, features, top)
     quota: tuple[QuotaLine, ...] = ()
     flavors: tuple[FlavorView, ...] = ()
+    covered: Sequence[str] = ()
     queue = cache.cluster_queues.get(position.cluster_queue)
     if queue is not None:
         offer = offer_of(cache, row, queue, features)
         quota = quota_lines(cache, row, offer.queue, offer, top)
+        covered = covered_resources(offer.queue)
         flavors = FlavorExplainer(cache, offer, features, top).views(row, alone)
     reason, message = _reason_and_message(alone)
     kept: tuple[NotPreempted, ...] = ()
@@ -137,7 +140,7 @@ def explain_row(
         not_preempted=kept,
         more_not_preempted=more_kept,
     )
-    changes = changes_of(found)
+    changes = changes_of(found, covered)
     summary = summary_of(state, row, found)
     return msgspec.structs.replace(found, summary=summary, changes=changes)
 
