@@ -66,6 +66,21 @@ async def test_a_workload_is_found_by_its_name_and_by_its_job(desk: Desk) -> Non
     assert by_job.message == by_job.told
 
 
+@pytest.mark.requirement("VAL-13")
+async def test_a_workload_with_a_misspelled_level_keeps_its_help_after_submission(
+    desk: Desk,
+) -> None:
+    async with assigner(desk.world):
+        desk.world.submit("train", 2, required=RACK[:-1])
+        await eventually(lambda: bool(desk.world.workloads()))
+        await eventually(lambda: desk.world.workload("train")["spec"].get("active") is False)
+        await eventually(lambda: desk.world.condition("train", "Evicted")[0] == "True")
+    found = await desk.named("train")
+    assert (found.state, found.reason) == ("inactive", "DeactivatedDueToInvalidTopology")
+    assert [change.kind for change in found.changes] == ["levelName", "reactivate"]
+    assert f'use "{RACK}" instead of "{RACK[:-1]}"' in found.changes[0].text
+
+
 async def test_explaining_writes_nothing(desk: Desk) -> None:
     desk.world.submit("train", 5, required=RACK)
     await desk.named("train")

@@ -392,6 +392,54 @@ def test_a_level_that_no_topology_has_is_reported_with_those_it_has() -> None:
     assert change.text == f"name a level of the topology: {BLOCK}, {RACK}, {HOST}"
 
 
+@pytest.mark.requirement("VAL-13")
+def test_a_deactivated_workload_keeps_what_would_help_and_says_how_to_reactivate_it() -> None:
+    cache = cache_with(fx_a())
+    reason = EvictionReason.DEACTIVATED_INVALID_TOPOLOGY
+    evicted = {"Evicted": ("True", reason, "level rak")}
+    cache.set_workload(workload("w", asking(2, level="rak"), active=False, conditions=evicted))
+    found = explained(cache)
+    assert (found.state, found.fits, found.told) == ("inactive", None, "")
+    assert found.summary == (
+        'It was deactivated: topology "default" has no level "rak". '
+        "Correct its job, and then reactivate the Workload."
+    )
+    level, reactivate = found.changes
+    assert (level.kind, level.value) == ("levelName", RACK)
+    assert (reactivate.kind, reactivate.value) == ("reactivate", "team/w")
+    assert reactivate.text == (
+        "reactivate it: kubectl patch workloads.kueue.x-k8s.io w -n team --type=merge "
+        """-p '{"spec":{"active":true}}'"""
+    )
+    assert {level.when, reactivate.when} == {"perhaps"}
+    assert only_view(found).cause
+
+
+@pytest.mark.requirement("VAL-13")
+@pytest.mark.parametrize(
+    ("reason", "summary"),
+    [
+        (
+            EvictionReason.DEACTIVATED_INVALID_TOPOLOGY,
+            "It was deactivated for its topology request, which is valid now. Reactivate it.",
+        ),
+        (
+            "Deactivated",
+            "It is inactive. It is pending again when spec.active of the Workload is true.",
+        ),
+    ],
+)
+def test_an_inactive_workload_whose_request_is_valid_needs_only_to_be_reactivated(
+    reason: str, summary: str
+) -> None:
+    cache = cache_with(fx_a())
+    evicted = {"Evicted": ("True", reason, "")}
+    cache.set_workload(workload("w", asking(2), active=False, conditions=evicted))
+    found = explained(cache)
+    assert found.summary == summary
+    assert helps(found) == {"reactivate": "now"}
+
+
 def test_a_misspelled_level_is_found_by_its_last_part() -> None:
     levels = ("cloud.provider.com/topology-block", "cloud.provider.com/topology-rack", HOST)
     for name in ("rak", "topology-rack", "example.com/rack", "cloud.provider.com/topology-rak"):
@@ -425,6 +473,7 @@ def test_a_preferred_level_above_the_required_one_is_reported_with_both_orders()
     assert helps(found) == {"levelName": "now"}
 
 
+@pytest.mark.requirement("TAS-20")
 @pytest.mark.parametrize(
     ("requests", "words", "changes"),
     [

@@ -7,11 +7,12 @@ from difflib import get_close_matches
 
 import msgspec
 
-from rackgate.api.names import PendingReason
+from rackgate.api.names import EvictionReason, PendingReason
 from rackgate_assigner.explain.causes import NEAR_RESOURCE
 from rackgate_assigner.explain.explanation import (
     Explanation,
     FlavorView,
+    QueuePosition,
     QuotaLine,
     Remedy,
     State,
@@ -82,6 +83,45 @@ def summary_of(
         parts.append("Workloads with lower priority are preempted for it")
     parts += _not_preempted(found)
     return f"{'. '.join(parts)}." if parts else f"{found.message}."
+
+
+def inactive_explanation(
+    row: WorkloadInfo, again: Explanation, queue: QueuePosition
+) -> Explanation:
+    """What keeps a Workload inactive, and how to reactivate it.
+
+    Args:
+        row: the Workload.
+        again: the explanation as if it were active.
+        queue: its queues.
+    """
+    invalid = again.reason == EvictionReason.DEACTIVATED_INVALID_TOPOLOGY
+    changes: tuple[Remedy, ...] = ()
+    summary = _STATE_TEXTS["inactive"]
+    if invalid:
+        why = "; ".join(_topology_reasons(again)) or again.message
+        summary = f"It was deactivated: {why[:1].lower()}{why[1:]}. "
+        summary += "Correct its job, and then reactivate the Workload."
+        # No change of the job is enough without the reactivation.
+        changes = tuple(msgspec.structs.replace(one, when="perhaps") for one in again.changes)
+    elif row.evicted_reason == EvictionReason.DEACTIVATED_INVALID_TOPOLOGY:
+        summary = "It was deactivated for its topology request, which is valid now. Reactivate it."
+    reactivate = Remedy(
+        kind="reactivate",
+        value=row.key,
+        when="now" if again.fits else "perhaps",
+        text=f"reactivate it: kubectl patch workloads.kueue.x-k8s.io {row.name} "
+        f'-n {row.namespace} --type=merge -p \'{{"spec":{{"active":true}}}}\'',
+    )
+    return Explanation(
+        workload=row.key,
+        state="inactive",
+        summary=summary,
+        priority=again.priority,
+        queue=queue,
+        flavors=again.flavors if invalid else (),
+        changes=(*changes, reactivate),
+    )
 
 
 def _reserved_text(row: WorkloadInfo) -> str:

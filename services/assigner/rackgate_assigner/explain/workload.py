@@ -39,7 +39,7 @@ from rackgate_assigner.explain.queue_position import (
     queue_position,
     quota_lines,
 )
-from rackgate_assigner.explain.summary import changes_of, summary_of
+from rackgate_assigner.explain.summary import changes_of, inactive_explanation, summary_of
 from rackgate_assigner.scheduler.cycle import plan
 from rackgate_assigner.workload.decisions import Admit, Deactivate, Decision, Requeue
 from rackgate_assigner.workload.info import WorkloadInfo, priority_of
@@ -76,6 +76,10 @@ def explain(
             row = replace(row, hold=row.pending_message)
         return explain_row(cache, row, "waiting", features, top, fair_sharing=fair_sharing)
     state = _state(row, bool(holding.cluster_queue))
+    if state == "inactive":
+        active = replace(row, active=True, requeue_at="")
+        again = explain_row(cache, active, state, features, top, fair_sharing=fair_sharing)
+        return inactive_explanation(row, again, queue_position(cache, row, features, top))
     return Explanation(
         workload=key,
         state=state,
@@ -101,7 +105,7 @@ def explain_row(
     Args:
         cache: the cluster.
         row: the Workload; need not be in the cache.
-        state: `waiting` or `notSubmitted`.
+        state: `waiting` or `notSubmitted`; `inactive` for what happens after reactivation.
         features: state of feature gates.
         top: as in `explain`.
         fair_sharing: as in `explain`.
