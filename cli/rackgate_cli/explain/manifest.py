@@ -116,7 +116,7 @@ def _as_json(document: Document, path: str) -> Document:
 
 def _documents(path: str) -> list[Document]:
     flat: list[Document] = []
-    for document in read_plain_yaml(path, MAX_BYTES):
+    for document in read_plain_yaml(path, MAX_BYTES, aliases=True):
         listed = document.get("items") if isinstance(document, dict) else None
         several = listed if isinstance(listed, list) else [document]
         flat += [one for one in several if isinstance(one, dict)]

@@ -91,6 +91,74 @@ def test_of_a_field_that_is_there_twice_neither_is_taken(tmp_path: Path) -> None
         load(str(path), None)
 
 
+ANCHORED = """\
+apiVersion: v1
+kind: ConfigMap
+data: {a: &image registry.example/trainer:1}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: train
+  labels: &labels
+    kueue.x-k8s.io/queue-name: lq
+    app: train
+spec:
+  template:
+    metadata:
+      labels:
+        <<: *labels
+        app: pods
+    spec:
+      restartPolicy: Never
+      containers:
+      - &main
+        name: main
+        resources: &large {requests: &amounts {cpu: "4"}, limits: *amounts}
+      - <<: *main
+        name: side
+      - {name: third, resources: *large}
+---
+"""
+
+
+def test_anchors_aliases_and_merge_keys_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(ANCHORED)
+    template = load(str(path), None)["spec"]["template"]
+    assert template["metadata"]["labels"] == {names.QUEUE_LABEL: "lq", "app": "pods"}
+    amounts = {"requests": {"cpu": "4"}, "limits": {"cpu": "4"}}
+    assert template["spec"]["containers"] == [
+        {"name": name, "resources": amounts} for name in ("main", "side", "third")
+    ]
+
+
+LAYERS = "".join(f"x{n}: &x{n} {{a: *x{n - 1}, b: *x{n - 1}}}\n" for n in range(1, 30))
+MERGED = "".join(f"x{n}: &x{n} {{<<: [*x{n - 1}, *x{n - 1}]}}\n" for n in range(1, 30))
+DEEP = "".join(f"x{n}: &x{n} {'[' * 30}*x{n - 1}{']' * 30}\n" for n in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"x0: &x0 {{a: 1}}\n{LAYERS}", "aliases expand to more than 100000 values"),
+        (f"x0: &x0 {{a: 1}}\n{MERGED}", "aliases expand to more than 100000 values"),
+        (f"x0: &x0 []\n{DEEP}", "nested more than 100 deep"),
+        ("spec: &all {all: *all}\n", 'alias "all" stands for itself'),
+        ("spec: *nothing\n", "undefined alias"),
+        ("spec: {a: &x 1}\n---\nspec: *x\n", "undefined alias"),
+        ("x: &x {a: 1, a: 2}\ny: {<<: *x}\n", 'duplicate key "a" in line 3'),
+    ],
+)
+def test_aliases_that_expand_to_too_much_or_to_nothing_are_rejected(
+    text: str, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"apiVersion: batch/v1\nkind: Job\n{text}")
+    with pytest.raises(UsageError, match=words):
+        load(str(path), None)
+
+
 def test_a_file_of_other_kinds_is_reported_by_them(tmp_path: Path) -> None:
     path = manifest(tmp_path / "ray.yaml", {"apiVersion": "ray.io/v1", "kind": "RayJob"})
     with pytest.raises(UsageError, match=r"or Workload; it contains ray\.io/v1 RayJob"):
