@@ -20,6 +20,10 @@ from rackgate_cli.locations import STATE_VARIABLE, state_dir
 from rackgate_cli.playground import playground
 
 
+class NoClusterError(UsageError):
+    """Neither the command line nor the environment names a cluster."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
     """The cluster that a command connects to: a playground's folder, or connection settings.
@@ -101,7 +105,7 @@ def cluster_target(state: str | None, kubeconfig: str | None, context: str | Non
         return _by_kubeconfig(usual, context)
     if StateFolder(state_dir(None)).record.exists():
         return ClusterTarget()
-    raise UsageError(
+    raise NoClusterError(
         "no cluster is configured: use --kubeconfig FILE or --state DIR, or set KUBECONFIG"
     )
 

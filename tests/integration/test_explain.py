@@ -208,3 +208,12 @@ async def test_a_manifest_is_explained_before_it_is_submitted(
     code, text = await about(job("train", 4, queue=None))
     assert code == 0
     assert "Rackgate does not manage it" in text
+    code, text = await about(job("train", 4, required=RACK, pod={"restartPolicy": "Always"}))
+    assert code == 2
+    assert "spec.template.spec.restartPolicy" in text
+    code, text = await about(job("train", 4, required=RACK, spec={"paralelism": 4}))
+    assert code == 0
+    assert "spec.paralelism is an unknown field" in " ".join(text.split())
+    code, text = await about(job("train", 1, spec={"completions": 0}))
+    assert code == 0
+    assert "Kubernetes completes it at once" in text

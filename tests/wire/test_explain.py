@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,9 @@ async def test_explaining_writes_nothing(desk: Desk) -> None:
     desk.world.submit("train", 5, required=RACK)
     await desk.named("train")
     await desk.manifest(objects.job("other", 4, required=RACK))
-    assert {request.method for request in desk.world.requests} == {"GET"}
+    writes = [request for request in desk.world.requests if request.method != "GET"]
+    assert writes
+    assert all(request.query["dryRun"] == "All" for request in writes)
 
 
 async def test_an_admitted_workload_is_reported_with_its_pods(desk: Desk) -> None:
@@ -158,6 +161,41 @@ async def test_a_namespace_whose_jobs_are_not_managed_is_reported_by_its_labels(
         assert '"rackgate.dev/managed-jobs":"true"' in found.summary
     desk.world.put(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE, "labels": managed}})
     assert (await desk.named("train")).state == "noWorkload"
+
+
+async def test_a_manifest_that_the_api_server_rejects_is_invalid(desk: Desk) -> None:
+    cause = {"field": "spec.template.spec.restartPolicy", "message": "Required value"}
+    status = {"kind": "Status", "message": "invalid", "details": {"causes": [cause]}}
+    body = json.dumps(status).encode()
+    desk.world.faults.append(Fault.body(body, 422, method="POST", path="/jobs"))
+    found = await desk.manifest(objects.job("train", 4, required=RACK))
+    (error,) = found.errors
+    assert (found.state, error.path) == ("invalid", "spec.template.spec.restartPolicy")
+    refused = Fault.status(403, "Forbidden", "exceeded quota", method="POST", path="/jobs")
+    desk.world.faults.append(refused)
+    unmanaged = await desk.manifest(objects.job("train", 1, queue=None))
+    assert unmanaged.state == "invalid"
+
+
+async def test_unknown_fields_of_a_manifest_are_warnings_and_the_rest_is_checked(
+    desk: Desk,
+) -> None:
+    message = (
+        'Job in version "v1" cannot be handled as a Job: strict decoding error: '
+        'unknown field "spec.paralelism"'
+    )
+    document = objects.job("train", 4, required=RACK)
+    document["metadata"] |= {"resourceVersion": "7", "uid": "u"}
+    desk.world.faults.append(Fault.status(400, "BadRequest", message, method="POST"))
+    found = await desk.manifest(document)
+    assert (found.state, found.fits) == ("notSubmitted", True)
+    (warning,) = found.warnings
+    assert warning.startswith("spec.paralelism is an unknown field")
+    sent = [request for request in desk.world.requests if request.method == "POST"]
+    assert [request.query["fieldValidation"] for request in sent] == ["Strict", "Ignore"]
+    metadata = json.loads(sent[-1].body)["metadata"]
+    assert metadata["namespace"] == NAMESPACE
+    assert not {"resourceVersion", "uid"} & metadata.keys()
 
 
 async def test_what_is_not_there_is_reported_with_what_has_a_similar_name(desk: Desk) -> None:

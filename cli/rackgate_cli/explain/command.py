@@ -24,8 +24,9 @@ def add_parser(subparsers: Subparsers) -> None:
         summary="say why a Workload is pending, or whether a manifest would fit",
         description="Says why a Workload is pending: which domains come closest and what each of "
         "them lacks, which nodes are excluded and by which rule, who uses capacity and quota, "
-        "which Workloads are ahead in the queue, and what would help. Only reads. The answer is "
-        "that of the assigner's own scheduling code for what the API server returns now.",
+        "which Workloads are ahead in the queue, and what would help. The answer is that of the "
+        "assigner's own scheduling code for what the API server returns now. Changes nothing: the "
+        "API server checks a manifest of -f by a dry run.",
         examples=(
             "rackgate explain train -n team-a           # a Job, JobSet or RayCluster",
             "rackgate explain team-a/job-train-5d2f1    # a Workload",
@@ -120,12 +121,18 @@ def run(arguments: argparse.Namespace) -> int:
 async def _explain(arguments: argparse.Namespace) -> Any:
     from rackgate_cli.explain.explainer import WorkloadExplainer
     from rackgate_cli.explain.manifest import load
-    from rackgate_cli.target import target_of
+    from rackgate_cli.target import NoClusterError, target_of
 
     # A malformed file is reported before any cluster is read.
     document = load(arguments.file, arguments.workload) if arguments.file is not None else None
     settings = _settings(arguments.config)
-    target = target_of(arguments, "explain")
+    try:
+        target = target_of(arguments, "explain")
+    except NoClusterError as error:
+        if document is None:
+            raise
+        needed = "-f needs a cluster, which checks the manifest and says whether it fits"
+        raise UsageError(f"{error}; {needed}") from error
     async with target.client() as client:
         asking = WorkloadExplainer(
             client,

@@ -1,4 +1,4 @@
-"""Explains one Workload of a cluster, or a manifest that is not submitted. Only reads."""
+"""Explains one Workload of a cluster, or a manifest that is not submitted. Stores nothing."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from rackgate_assigner.jobs.state import is_managed
 from rackgate_assigner.quota.admission_fair_sharing import AdmissionFairSharing
 from rackgate_assigner.workload.info import WorkloadInfo
 from rackgate_cli.errors import CommandError
+from rackgate_cli.explain.dry_run import dry_run_create
 from rackgate_cli.explain.gangs import GangReader
 from rackgate_cli.explain.manifest import (
     WORKLOAD,
@@ -59,7 +60,7 @@ class WorkloadExplainer:
         """Prepare.
 
         Args:
-            client: only reads.
+            client: only reads, and sends manifests as dry runs.
             features: gates of the assigner.
             excluded: prefixes of resources that it does not count.
             top: how many domains, holders and names to list each time.
@@ -74,9 +75,14 @@ class WorkloadExplainer:
     async def manifest(
         self, document: dict[str, Any], namespace: str | None, default: str
     ) -> Explanation:
-        """A job or Workload that is not submitted."""
+        """A job or Workload that is not submitted; the API server checks it by a dry run."""
         found = await self._read(namespace or default)
-        return self._explain(preview_submission(document, namespace, found, default), found)
+        preview = preview_submission(document, namespace, found, default)
+        if not preview.errors:
+            own_namespace = preview.name.partition("/")[0]
+            checked = await dry_run_create(self._client, document, own_namespace)
+            preview = preview.after_dry_run(checked.errors, checked.warnings)
+        return self._explain(preview, found)
 
     async def named(self, namespace: str, name: str) -> Explanation:
         """The Workload with that name, or that of the job with that name.

@@ -61,6 +61,15 @@ class SubmissionPreview:
     unmanaged_reason: str = ""
     no_workload: NoWorkload | None = None
 
+    def after_dry_run(
+        self, errors: Sequence[FieldError], warnings: Sequence[str]
+    ) -> SubmissionPreview:
+        """With what the API server says about it."""
+        warned = replace(self, warnings=[*warnings, *self.warnings])
+        if not errors:
+            return warned
+        return replace(warned, errors=errors, workload=None, unmanaged_reason="", no_workload=None)
+
 
 @dataclass(frozen=True, slots=True)
 class NoWorkload:

@@ -31,10 +31,19 @@ import msgspec
 RETRY_AFTER_CAP_S: Final = 30.0
 
 
+class StatusCause(msgspec.Struct, frozen=True):
+    """One problem of an object that was rejected: the path of the field, and what is wrong."""
+
+    field: str = ""
+    message: str = ""
+    reason: str = ""
+
+
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
     """The part of `Status.details` that is read."""
 
     retry_after_seconds: int = 0
+    causes: tuple[StatusCause, ...] | None = None
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel"):
@@ -56,6 +65,7 @@ class KubeError(Exception):
         reason: machine-readable reason of the Status object ("NotFound"), or "".
         message: message of the server.
         retry_after_s: Retry-After of the server, if any.
+        causes: the problems of a rejected object, by field; empty if the server names none.
     """
 
     def __init__(
@@ -67,12 +77,13 @@ class KubeError(Exception):
         reason: str = "",
         message: str = "",
         retry_after_s: float | None = None,
+        causes: tuple[StatusCause, ...] = (),
     ) -> None:
         outcome = f"{status or 'no answer'} {reason}".rstrip()
         super().__init__(f"{verb} {path}: {outcome}: {message}")
         self.verb, self.path = verb, path
         self.status, self.reason, self.message = status, reason, message
-        self.retry_after_s = retry_after_s
+        self.retry_after_s, self.causes = retry_after_s, causes
 
 
 class BadRequestError(KubeError):
@@ -193,6 +204,7 @@ def error_for(
         reason=answer.reason,
         message=answer.message,
         retry_after_s=retry_after_s,
+        causes=(answer.details.causes or ()) if answer.details else (),
     )
 
 

@@ -30,6 +30,7 @@ from rackgate_cli.explain import command as verb
 from rackgate_cli.explain.view import blocks
 from rackgate_cli.tables import Block, Grid, Heading, Line, clean, plain, show
 from rackgate_cli.target import cluster_target
+from tests.support.objects import job
 
 HOSTILE = "a\x1b[2J\nb\u202ec\u200b[red]d\u2028"
 
@@ -316,6 +317,21 @@ def test_a_cluster_is_reported_by_address_context_and_file_as_far_as_the_file_sa
         == f"https://production:6443, context d of {path}"
     )
     assert cluster_target(str(tmp_path), None, None).description == f"the playground in {tmp_path}"
+
+
+def test_without_a_cluster_a_manifest_is_not_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("KUBECONFIG", "RACKGATE_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(job("train", 1)))
+    assert main(["explain", "-f", str(file)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no cluster is configured: use --kubeconfig FILE or --state DIR" in said
+    assert "-f needs a cluster, which checks the manifest and says whether it fits" in said
 
 
 @pytest.mark.parametrize("text", ["[", "", "contexts: 3", "a: b", "contexts: [{name: c}]"])
