@@ -150,6 +150,9 @@ def test_a_level_without_room_is_reported_with_its_best_domain_and_what_that_lac
     assert (found.state, found.fits, found.reason) == ("waiting", False, "TopologyPlacementFailed")
     assert found.message.endswith('topology "default" allows to fit only 4 out of 5 pod(s)')
     assert found.told == "old news"
+    assert found.summary == (
+        "15 pods fit in total, but no single rack fits 5: the best candidate, b1/r2, fits 4."
+    )
     view = only_view(found)
     assert (view.chosen, view.fitting, view.wanted, view.fits_when_empty) == (True, 4, 5, False)
     best = {level.level: (level.best[0].domain, level.best[0].pods) for level in view.levels}
@@ -625,6 +628,9 @@ def test_slices_and_leaders_are_counted_as_the_rejection_counts_them() -> None:
         "podSetSliceSize": 3,
     }
     cache.set_workload(workload("s", [podset(count=9, requests={"cpu": "4"}, topology=sliced)]))
+    assert explained(cache, "s").summary == (
+        "16 pods fit in total, but no single block fits 3 slices: the best candidate, b1, fits 2."
+    )
     view = only_view(explained(cache, "s"))
     assert (view.unit, view.slice_size, view.fitting, view.wanted) == ("slice", 3, 2, 3)
     group = {"required": RACK, "podSetGroupName": "g"}

@@ -212,15 +212,16 @@ def _topology_reasons(found: Explanation) -> Iterator[str]:
         if best is None:
             yield f"Topology {view.topology} has no nodes"
         elif view.asked.startswith("required"):
-            yield (
-                f"{view.wanted} {units} do not fit in any single "
-                f"{_level_short_name(asked.level if asked else '')}: the best candidate, "
-                f"{'/'.join(best.domain)}, fits {view.fitting}"
-            )
+            level = _level_short_name(asked.level if asked else "")
+            best_text = f"the best candidate, {'/'.join(best.domain)}, fits {view.fitting}"
+            if asked is not None and asked.fragmented:
+                wanted = str(view.wanted) if view.unit == "pod" else f"{view.wanted} {units}"
+                total = f"{asked.pods} pods fit in total, but no single {level} fits {wanted}"
+                yield f"{total}: {best_text}"
+            else:
+                yield f"{view.wanted} {units} do not fit in any single {level}: {best_text}"
         else:
             yield f"{view.fitting} of {view.wanted} {units} fit in all domains together"
-        if asked is not None and asked.fragmented:
-            yield f"{asked.pods} pods would fit across {_level_short_name(asked.level)}s"
         lacking = sum(one.nodes for one in view.excluded if one.rule == "missingLevel")
         if lacking:
             nodes = "1 node lacks" if lacking == 1 else f"{lacking} nodes lack"
