@@ -177,6 +177,17 @@ async def test_a_manifest_that_the_api_server_rejects_is_invalid(desk: Desk) -> 
     assert unmanaged.state == "invalid"
 
 
+async def test_a_namespace_that_is_no_name_is_never_part_of_a_path(desk: Desk) -> None:
+    document = objects.job("train", 4, required=RACK)
+    document["metadata"]["namespace"] = "team/../other"
+    (error,) = (await desk.manifest(document)).errors
+    assert (error.path, error.problem) == (
+        "metadata.namespace",
+        '"team/../other" is not a DNS label',
+    )
+    assert not [request for request in desk.world.requests if request.method == "POST"]
+
+
 async def test_unknown_fields_of_a_manifest_are_warnings_and_the_rest_is_checked(
     desk: Desk,
 ) -> None:

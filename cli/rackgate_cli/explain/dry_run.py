@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from rackgate.api import resources as kinds
-from rackgate.jobframework.errors import FieldError
+from rackgate.api.meta import DNS_LABEL
+from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.registry import KINDS
 from rackgate.kube.client import Client
 from rackgate.kube.errors import (
@@ -71,6 +72,9 @@ async def dry_run_create(client: Client, document: dict[str, Any], namespace: st
         document: the manifest, with a known kind and an object as `metadata`.
         namespace: of the object.
     """
+    if not re.fullmatch(DNS_LABEL, namespace):
+        # It would change the path of the request.
+        return DryRun((FieldError("metadata.namespace", f"{shown(namespace)} is not a DNS label"),))
     kind = str(document["kind"])
     resource = KINDS[kind].resource if kind in KINDS else kinds.WORKLOADS
     _, _, version = str(document["apiVersion"]).rpartition("/")

@@ -79,8 +79,8 @@ class WorkloadExplainer:
         found = await self._read(namespace or default)
         preview = preview_submission(document, namespace, found, default)
         if not preview.errors:
-            own_namespace = preview.name.partition("/")[0]
-            checked = await dry_run_create(self._client, document, own_namespace)
+            named = (document.get("metadata") or {}).get("namespace")
+            checked = await dry_run_create(self._client, document, named or namespace or default)
             preview = preview.after_dry_run(checked.errors, checked.warnings)
         return self._explain(preview, found)
 

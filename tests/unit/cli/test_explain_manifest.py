@@ -267,7 +267,7 @@ def test_whatever_a_job_holds_it_is_judged(place: tuple[str, ...], value: Any) -
     holder[place[-1]] = value
     made = of(document)
     if made.workload is None:
-        assert made.errors or made.unmanaged_reason
+        assert made.errors or made.unmanaged_reason or made.no_workload
     else:
         row = workload_info(made.workload)
         assert workload_explanation.explain_row(Cache(), row, "notSubmitted", Features()).summary
