@@ -217,3 +217,18 @@ async def test_a_manifest_is_explained_before_it_is_submitted(
     code, text = await about(job("train", 1, spec={"completions": 0}))
     assert code == 0
     assert "Kubernetes completes it at once" in text
+
+
+async def test_a_job_of_no_completions_is_completed_by_kubernetes_without_a_workload(
+    cluster: Cluster, explain: Explain
+) -> None:
+    """What the explanation of such a manifest says."""
+    await cluster.add_fx_a()
+    await cluster.add_queue()
+    await cluster.submit("none", 1, spec={"completions": 0})
+
+    async def finished() -> bool:
+        return (await explain("none"))["state"] == "finished"
+
+    await until("the Job is completed", finished)
+    assert await cluster.list_all(kinds.WORKLOADS) == []

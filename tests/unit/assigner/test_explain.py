@@ -520,6 +520,13 @@ def test_only_nodes_that_a_pod_may_use_count_for_its_size() -> None:
     assert helps(found) == {"podSize": "now", "toleration": "now"}
 
 
+def test_free_capacity_is_not_advised_where_no_node_may_be_used() -> None:
+    taint = [{"key": "maint", "effect": "NoSchedule"}]
+    cache = cache_with([node("a", taints=taint), node("b", taints=taint)])
+    cache.set_workload(workload("w", asking(1)))
+    assert helps(explained(cache)) == {"toleration": "now"}
+
+
 def test_a_node_selector_that_no_node_has_is_the_cause() -> None:
     nodes = [node("a", labels={"disk": "ssd"}), node("b", labels={"disk": "hdd"})]
     cache = cache_with(nodes)

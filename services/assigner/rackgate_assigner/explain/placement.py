@@ -226,6 +226,8 @@ def _missing_capacity_changes(
     if asked is None:
         return ()
     best = asked.best[0]
+    if not best.usable_nodes:
+        return ()  # its pods may use none of the nodes there, whatever is free
     more = wanted - (best.pods if required else asked.pods)
     if more <= 0:
         return ()
