@@ -211,9 +211,9 @@ async def test_a_manifest_is_explained_before_it_is_submitted(
     code, text = await about(job("train", 4, required=RACK, pod={"restartPolicy": "Always"}))
     assert code == 2
     assert "spec.template.spec.restartPolicy" in text
-    code, text = await about(job("train", 4, required=RACK, spec={"paralelism": 4}))
+    code, text = await about(job("train", 4, required=RACK, spec={"parallel": 4}))
     assert code == 0
-    assert "spec.paralelism is an unknown field" in " ".join(text.split())
+    assert "spec.parallel is an unknown field" in " ".join(text.split())
     code, text = await about(job("train", 1, spec={"completions": 0}))
     assert code == 0
     assert "Kubernetes completes it at once" in text
@@ -228,7 +228,7 @@ async def test_a_job_of_no_completions_is_completed_by_kubernetes_without_a_work
     await cluster.submit("none", 1, spec={"completions": 0})
 
     async def finished() -> bool:
-        return (await explain("none"))["state"] == "finished"
+        return bool((await explain("none"))["state"] == "finished")
 
     await until("the Job is completed", finished)
     assert await cluster.list_all(kinds.WORKLOADS) == []

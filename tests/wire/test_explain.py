@@ -193,7 +193,7 @@ async def test_unknown_fields_of_a_manifest_are_warnings_and_the_rest_is_checked
 ) -> None:
     message = (
         'Job in version "v1" cannot be handled as a Job: strict decoding error: '
-        'unknown field "spec.paralelism"'
+        'unknown field "spec.parallel"'
     )
     document = objects.job("train", 4, required=RACK)
     document["metadata"] |= {"resourceVersion": "7", "uid": "u"}
@@ -201,7 +201,7 @@ async def test_unknown_fields_of_a_manifest_are_warnings_and_the_rest_is_checked
     found = await desk.manifest(document)
     assert (found.state, found.fits) == ("notSubmitted", True)
     (warning,) = found.warnings
-    assert warning.startswith("spec.paralelism is an unknown field")
+    assert warning.startswith("spec.parallel is an unknown field")
     sent = [request for request in desk.world.requests if request.method == "POST"]
     assert [request.query["fieldValidation"] for request in sent] == ["Strict", "Ignore"]
     metadata = json.loads(sent[-1].body)["metadata"]

@@ -95,11 +95,11 @@ def test_what_says_nothing_against_the_manifest_is_a_warning(error: KubeError, w
 def test_unknown_fields_are_named_by_path_once_each() -> None:
     message = (
         'Job in version "v1" cannot be handled as a Job: strict decoding error: '
-        'unknown field "spec.paralelism", unknown field "spec.template.spec.containers[0].img", '
-        'unknown field "spec.paralelism"'
+        'unknown field "spec.parallel", unknown field "spec.template.spec.containers[0].img", '
+        'unknown field "spec.parallel"'
     )
     assert unknown_fields(answer(400, "BadRequest", message)) == [
-        "spec.paralelism",
+        "spec.parallel",
         "spec.template.spec.containers[0].img",
     ]
     assert unknown_fields(answer(400, "BadRequest", "json: cannot unmarshal string")) == []

@@ -48,7 +48,8 @@ def level_cause(trial: Trial, podset: PodSetRequest, topology: str) -> Cause | N
         text = f'Topology "{topology}" has no level "{unknown}"'
         near = near_level(unknown, levels)
         if not near:
-            change = _perhaps("levelName", "", f"name a level of the topology: {known}")
+            change_text = f"name a level of the topology: {known}"
+            change = Remedy(kind="levelName", value="", when="perhaps", text=change_text)
             return Cause(text, (change,))
         fixed = replace(podset, topology=_with_level(asked, {unknown: near}))
         change_text = f'use "{near}" instead of "{unknown}"; levels: {known}'
@@ -210,7 +211,3 @@ def _verified(
 ) -> Remedy:
     when = trial.when((changed,))
     return Remedy(kind=kind, value=value, when=when or "perhaps", text=text)
-
-
-def _perhaps(kind: RemedyKind, value: str, text: str) -> Remedy:
-    return Remedy(kind=kind, value=value, when="perhaps", text=text)
