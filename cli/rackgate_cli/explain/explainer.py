@@ -37,7 +37,13 @@ from rackgate_cli.explain.manifest import (
     why_job_not_managed,
     why_namespace_not_managed,
 )
-from rackgate_cli.explain.reading import ClusterReading, podset_pods, read
+from rackgate_cli.explain.reading import (
+    ClusterReading,
+    MissingRightsError,
+    podset_pods,
+    read,
+    read_namespace,
+)
 
 _NOT_EXPLAINED = ("inactive", "deleting", "evicted")
 _KINDS = (*map(str.lower, KINDS), "workload", "kwl")
@@ -81,17 +87,25 @@ class WorkloadExplainer:
     async def named(self, namespace: str, name: str) -> Explanation:
         """The Workload with that name, or that of the job with that name.
 
+        A user with rights in this namespace alone gets what the Workload itself says.
+
         Raises:
-            CommandError: there is neither.
+            CommandError: there is neither, or the user may not list what is necessary.
         """
-        found = await self._read(namespace)
+        try:
+            found = await self._read(namespace)
+        except MissingRightsError as error:
+            found = await self._read_namespace(namespace, error)
         workload = _find(found, namespace, name)
         if workload is None:
             return await self._job(namespace, name, found)
         key = workload.metadata.key
-        explanation = workload_explanation.explain(
-            found.cache, key, self._features, self._top, fair_sharing=self._fair_sharing
-        )
+        if found.one_namespace and found.cache.usages[key].pending:
+            explanation: Explanation | None = _last_cycle(found.cache.workloads[key], workload)
+        else:
+            explanation = workload_explanation.explain(
+                found.cache, key, self._features, self._top, fair_sharing=self._fair_sharing
+            )
         if explanation is None:
             raise CommandError(f'Workload "{key}" cannot be read')
         explanation = msgspec.structs.replace(
@@ -101,14 +115,28 @@ class WorkloadExplainer:
             warnings=tuple(found.warnings),
         )
         explanation = await self._with_observed_state(explanation, workload, found)
+        if found.one_namespace:
+            return explanation
         return with_resize(
             explanation, found.cache, await self._requested_counts(workload), self._top
         )
 
     async def _read(self, namespace: str) -> ClusterReading:
+        return await read(self._client, self._empty_cache(), namespace)
+
+    async def _read_namespace(self, namespace: str, error: MissingRightsError) -> ClusterReading:
+        """What the user may read.
+
+        Raises:
+            CommandError: not even that.
+        """
+        found = await read_namespace(self._client, self._empty_cache(), namespace)
+        found.warnings.append(f"only what the Workload itself says is shown: {error.rights}")
+        return found
+
+    def _empty_cache(self) -> Cache:
         rules = self._admission_fair_sharing
-        cache = Cache(self._features, self._excluded, admission_fair_sharing=rules)
-        return await read(self._client, cache, namespace)
+        return Cache(self._features, self._excluded, admission_fair_sharing=rules)
 
     async def _requested_counts(self, workload: Workload) -> Mapping[str, int] | None:
         """What the job of an elastic Workload requests now; None if it cannot be read."""
@@ -154,13 +182,22 @@ class WorkloadExplainer:
         unmanaged = why_namespace_not_managed(job, found)
         if unmanaged:
             return _not_managed(key, unmanaged)
+        note = f"No Workload exists yet for this {kind.name}. Check that the assigner is running."
+        if found.one_namespace:
+            return Explanation(
+                workload=key,
+                state="notSubmitted",
+                summary=note,
+                job=key,
+                job_kind=kind.name,
+                warnings=tuple(found.warnings),
+            )
         document = msgspec.json.decode(raw)
         # An object that is read alone may have no kind.
         document |= {"apiVersion": kind.resource.api_version, "kind": kind.name}
         # It keeps what the webhook injected, and is explained as if it were created now.
         preview = preview_submission(document, namespace, found, namespace, stored=True)
         explanation = self._explain_preview(preview, found)
-        note = f"No Workload exists yet for this {kind.name}. Check that the assigner is running."
         return msgspec.structs.replace(explanation, job=key, warnings=(note, *explanation.warnings))
 
     def _explain_preview(self, manifest: SubmissionPreview, found: ClusterReading) -> Explanation:
@@ -227,6 +264,23 @@ def with_gangs(explanation: Explanation, gangs: Sequence[GangView]) -> Explanati
         count = f"{len(late)} gangs do not run; {first}" if len(late) > 1 else first
         summary = f"It is admitted, and not started: {count}."
     return msgspec.structs.replace(explanation, gangs=tuple(gangs), summary=summary)
+
+
+def _last_cycle(row: WorkloadInfo, workload: Workload) -> Explanation:
+    """A pending Workload as the assigner last described it."""
+    message = row.pending_message
+    summary = "It is pending. The message is that of the last scheduling cycle."
+    return Explanation(
+        workload=workload.metadata.key,
+        state="waiting",
+        summary=summary
+        if message
+        else "It is pending, and no scheduling cycle has evaluated it yet.",
+        priority=workload.spec.priority or 0,
+        reason=row.pending_reason,
+        message=message,
+        told=message,
+    )
 
 
 def _find(found: ClusterReading, namespace: str, name: str) -> Workload | None:
