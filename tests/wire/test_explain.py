@@ -101,6 +101,19 @@ async def test_an_admitted_workload_is_reported_with_its_pods(desk: Desk) -> Non
     assert (found.state, found.reason) == ("finished", "Succeeded")
 
 
+async def test_what_a_job_sets_without_effect_is_named(desk: Desk) -> None:
+    async with assigner(desk.world):
+        document = objects.job("train", 4, required=RACK)
+        document["metadata"] |= {"namespace": NAMESPACE}
+        document["metadata"]["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
+        document["spec"]["suspend"] = True
+        desk.world.put(kinds.JOBS, document)
+        await eventually(lambda: desk.world.runs("train"))
+    (warning,) = (await desk.named("train")).warnings
+    assert warning.startswith(f"metadata.annotations[{names.ELASTIC_ANNOTATION}] has no effect")
+    assert "RackgateElasticIndexedJobs" in warning
+
+
 async def test_a_job_that_has_no_workload_yet_is_explained_all_the_same(desk: Desk) -> None:
     desk.world.submit("train", 5, required=RACK)
     found = await desk.named("train")

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from rackgate.api.names import WorkloadCondition
+from rackgate.api.unsupported import unsupported_fields, unsupported_in_template
 from rackgate.features import Features
 from rackgate.jobframework.generic_job import GenericJob
-from rackgate.jobframework.registry import KINDS, owner_of
+from rackgate.jobframework.registry import KINDS, enabled_elastic_kinds, owner_of
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate.wire.kueue import Workload
@@ -108,18 +109,19 @@ class WorkloadExplainer:
             )
         if explanation is None:
             raise CommandError(f'Workload "{key}" cannot be read')
+        job = await self._owner(workload)
+        ignored = () if job is None else _without_effect(*job, self._features)
         explanation = msgspec.structs.replace(
             explanation,
             job=_job_of(workload),
             job_kind=_kind_of(workload),
-            warnings=tuple(found.warnings),
+            warnings=(*ignored, *found.warnings),
         )
         explanation = await self._with_observed_state(explanation, workload, found)
         if found.one_namespace:
             return explanation
-        return with_resize(
-            explanation, found.cache, await self._requested_counts(workload), self._top
-        )
+        requested = None if job is None or not workload.elastic else _requested_counts(*job)
+        return with_resize(explanation, found.cache, requested, self._top)
 
     async def _read(self, namespace: str) -> ClusterReading:
         return await read(self._client, self._empty_cache(), namespace)
@@ -138,18 +140,17 @@ class WorkloadExplainer:
         rules = self._admission_fair_sharing
         return Cache(self._features, self._excluded, admission_fair_sharing=rules)
 
-    async def _requested_counts(self, workload: Workload) -> Mapping[str, int] | None:
-        """What the job of an elastic Workload requests now; None if it cannot be read."""
-        owner = owner_of(workload) if workload.elastic else None
+    async def _owner(self, workload: Workload) -> tuple[GenericJob[Any], bytes] | None:
+        """The job of a Workload, as the API server returns it; None if it cannot be read."""
+        owner = owner_of(workload)
         if owner is None:
             return None
         kind, key = owner
         namespace, _, name = key.partition("/")
         try:
-            job = kind.decode(await self._client.get(kind.resource.path(namespace, name)))
+            return kind, await self._client.get(kind.resource.path(namespace, name))
         except (ForbiddenError, NotFoundError):
             return None
-        return {podset["name"]: podset["count"] for podset in kind.podsets(kind.manifest(job))}
 
     async def _job(self, namespace: str, name: str, found: ClusterReading) -> Explanation:
         """A job without a Workload."""
@@ -264,6 +265,23 @@ def with_gangs(explanation: Explanation, gangs: Sequence[GangView]) -> Explanati
         count = f"{len(late)} gangs do not run; {first}" if len(late) > 1 else first
         summary = f"It is admitted, and not started: {count}."
     return msgspec.structs.replace(explanation, gangs=tuple(gangs), summary=summary)
+
+
+def _requested_counts(kind: GenericJob[Any], raw: bytes) -> dict[str, int]:
+    """What an elastic job requests now, by PodSet."""
+    manifest = kind.manifest(kind.decode(raw))
+    return {podset["name"]: podset["count"] for podset in kind.podsets(manifest)}
+
+
+def _without_effect(kind: GenericJob[Any], raw: bytes, features: Features) -> list[str]:
+    """What a job sets and has no effect, as the webhook said when it was created."""
+    manifest = msgspec.json.decode(raw)
+    elastic_kinds = enabled_elastic_kinds(features)
+    found = unsupported_fields(kind.name, manifest, elastic_kinds=elastic_kinds)
+    templates = [(one.path, one.template) for one in kind.templates(manifest)]
+    for path, template in (*kind.job_templates(manifest), *templates):
+        found += unsupported_in_template(template, path)
+    return [str(one) for one in found]
 
 
 def _last_cycle(row: WorkloadInfo, workload: Workload) -> Explanation:

@@ -33,6 +33,7 @@ from rackgate.api.names import (
     PRIORITY_CLASS_LABEL,
     PROVISIONING_CONTROLLER,
     QUEUE_LABEL,
+    RECONCILE_REQUESTED_ANNOTATION,
     RETRIABLE_ANNOTATION,
     SLICE_SIZE,
     TAS_LABEL,
@@ -110,6 +111,16 @@ WRITTEN_BY_KUEUE: Final = frozenset(
         "workload-slice-name",
     )
 )
+RACKGATE_DOMAIN: Final = "rackgate.dev"
+# The assigner writes the first, and the simulated pods of a playground read the others.
+WITHOUT_A_WARNING: Final = frozenset(
+    {
+        RECONCILE_REQUESTED_ANNOTATION,
+        f"{RACKGATE_DOMAIN}/fail-after-seconds",
+        f"{RACKGATE_DOMAIN}/run-seconds",
+        f"{RACKGATE_DOMAIN}/terminate-seconds",
+    }
+)
 _GROUPED: Final = "only plain pods form groups; the pods of a job are admitted with their job"
 _SERVING: Final = (
     "a group ends when all its pods have succeeded, and a pod that was deleted is replaced by one"
@@ -156,8 +167,13 @@ def _object_at(obj: object, key: str) -> Manifest:
 
 
 def _is_of_kueue(key: str) -> bool:
+    """Whether a key is of Kueue or of Rackgate, or has a domain like that of Kueue."""
     domain, slash, _ = key.partition("/")
-    return bool(slash) and (domain == GROUP or domain.endswith(f".{GROUP}"))
+    return bool(slash) and (
+        domain in (GROUP, RACKGATE_DOMAIN)
+        or domain.endswith(f".{GROUP}")
+        or domain.startswith("kueue.")
+    )
 
 
 def _instead_of(key: str, known: Collection[str]) -> str:
@@ -176,7 +192,7 @@ def _unknown_keys(
     found = _object_at(_object_at(obj, "metadata"), part)
     where = f"{path}.metadata" if path else "metadata"
     for key in sorted(key for key in found if isinstance(key, str) and _is_of_kueue(key)):
-        if key not in known and key not in WRITTEN_BY_KUEUE:
+        if key not in known and key not in WRITTEN_BY_KUEUE and key not in WITHOUT_A_WARNING:
             yield Unsupported(f"{where}.{part}[{key}]", _instead_of(key, known))
 
 

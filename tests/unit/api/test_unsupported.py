@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from rackgate.api.unsupported import (
+    WITHOUT_A_WARNING,
     admission_fair_sharing_fields,
     unsupported_fields,
     unsupported_in_template,
@@ -95,6 +96,28 @@ def test_a_key_of_kueue_that_no_list_has_is_named_and_the_nearest_one_is_suggest
     job = {"metadata": {"labels": {"kueue.x-k8s.io/of-the-future": "x"}}}
     (unknown,) = unsupported_fields("Job", job)
     assert unknown.instead == "Rackgate does not know it in this place"
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("kueue.x-k8s.io/podset_required_topology", "kueue.x-k8s.io/podset-required-topology"),
+        ("kueue.k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-required-topology"),
+        ("rackgate.dev/podset-required-topology", ""),
+    ],
+)
+def test_a_key_of_a_domain_like_kueues_and_of_rackgate_is_named(key: str, near: str) -> None:
+    template = {"metadata": {"annotations": {key: "rack", "example.com/a": "b"}}}
+    (found,) = unsupported_in_template(template, "spec.template")
+    assert found.path == f"spec.template.metadata.annotations[{key}]"
+    assert near in found.instead
+
+
+@pytest.mark.parametrize("key", sorted(WITHOUT_A_WARNING))
+def test_what_a_playground_and_the_assigner_write_is_not_named(key: str) -> None:
+    template = {"metadata": {"annotations": {key: "5"}}}
+    assert unsupported_in_template(template, "spec.template") == []
+    assert unsupported_fields("Job", template) == []
 
 
 def test_devices_of_claims_are_named_because_no_quota_counts_them() -> None:
