@@ -50,7 +50,7 @@ async def test_keys_of_kueue_on_a_job_without_the_queue_label_are_warned_about(
     ):
         text = await warned(found)
         assert place in text
-        assert "did you mean that label in metadata.labels?" in text
+        assert "did you mean that label?" in text
     text = await warned(unlabelled("annotation", TOPOLOGY, template=True))
     assert f"spec.template.metadata.annotations[{TOPOLOGY}] has no effect" in text
     assert await warned(unlabelled()) == ""

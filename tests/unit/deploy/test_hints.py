@@ -38,12 +38,14 @@ def test_keys_that_do_no_harm_are_those_of_the_webhook() -> None:
 def test_it_covers_every_kind_that_is_suspended_and_their_templates() -> None:
     rules = spec(KIND)["matchConstraints"]["resourceRules"]
     found = {resource for rule in rules for resource in rule["resources"]}
-    assert found >= {"jobs", "jobsets", "rayclusters"}
+    assert found >= {"jobs", "jobsets", "rayclusters", "cronjobs"}
     (places,) = (one for one in spec(KIND)["variables"] if one["name"] == "places")
     for part in ("labels", "annotations"):
         for path in (
             "metadata",
             "spec.template.metadata",
+            "spec.jobTemplate.metadata",
+            "spec.jobTemplate.spec.template.metadata",
             "spec.headGroupSpec.template.metadata",
             "].template.metadata",
             "].template.spec.template.metadata",
