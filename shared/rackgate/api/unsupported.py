@@ -1,7 +1,7 @@
 """What users can write in Kueue's API that has no effect in Rackgate, with what happens instead.
 
 The webhook warns about it when it is written, and an Event of the assigner names it in objects that
-exist. docs/reference/kueue-fields.md lists it with all other fields.
+exist. docs/reference/compatibility.md lists it with all other fields.
 """
 
 from __future__ import annotations
