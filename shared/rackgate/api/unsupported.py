@@ -112,6 +112,8 @@ WRITTEN_BY_KUEUE: Final = frozenset(
     )
 )
 RACKGATE_DOMAIN: Final = "rackgate.dev"
+# As the policy rackgate-hints reads them, too.
+_QUEUE_NAMES: Final = frozenset({"queuename", "queue", "localqueue", "localqueuename"})
 # The assigner writes the first, and the simulated pods of a playground read the others.
 WITHOUT_A_WARNING: Final = frozenset(
     {
@@ -176,6 +178,20 @@ def _is_of_kueue(key: str) -> bool:
     )
 
 
+def misspelled_queue_label(metadata: Manifest) -> str:
+    """The path of a label or annotation that was probably meant as the queue label; "" if none.
+
+    Args:
+        metadata: of an object without the queue label.
+    """
+    for part in ("labels", "annotations"):
+        for key in _object_at(metadata, part):
+            name = key.partition("/")[2].lower()
+            if _is_of_kueue(key) and "".join(filter(str.isalnum, name)) in _QUEUE_NAMES:
+                return f"metadata.{part}[{key}]"
+    return ""
+
+
 def _instead_of(key: str, known: Collection[str]) -> str:
     if key in _INSTEAD:
         return _INSTEAD[key]
@@ -223,6 +239,12 @@ def _admission_check(obj: Manifest) -> Iterator[Unsupported]:
         )
 
 
+def _podset_templates(obj: Manifest) -> Iterator[tuple[int, Manifest]]:
+    podsets = _object_at(obj, "spec").get("podSets")
+    for index, podset in enumerate(podsets if isinstance(podsets, list) else []):
+        yield index, _object_at(podset, "template")
+
+
 def _workload(obj: Manifest) -> Iterator[Unsupported]:
     yield from _unknown_keys(obj, "", "labels", {JOB_UID_LABEL})
     yield from _unknown_keys(
@@ -230,6 +252,8 @@ def _workload(obj: Manifest) -> Iterator[Unsupported]:
     )
     if _is_set(_object_at(obj, "spec"), "preemptionGates"):
         yield Unsupported("spec.preemptionGates", "the Workload may preempt others at once")
+    for index, template in _podset_templates(obj):
+        yield from _resource_claims(template, f"spec.podSets[{index}].template.spec")
 
 
 def _job(obj: Manifest, annotations: Collection[str]) -> Iterator[Unsupported]:

@@ -503,7 +503,7 @@ def gate_rows() -> list[tuple[str, ...]]:
         for gate in GATES
         if gate.name in kueue_names("gates")
     ]
-    return sorted((*fixed, *switches), key=lambda row: row[0])
+    return sorted((*fixed, *switches), key=lambda row: row[0].strip("`"))
 
 
 def _fields_table(kind: str) -> str:

@@ -126,6 +126,13 @@ def test_devices_of_claims_are_named_because_no_quota_counts_them() -> None:
     assert found.path == "spec.template.spec.resourceClaims"
 
 
+def test_devices_of_claims_are_named_in_a_workload_that_a_user_wrote() -> None:
+    found = workload()
+    template = found["spec"]["podSets"][0]["template"]
+    template["spec"]["resourceClaims"] = [{"name": "gpu"}]
+    assert paths("Workload", found) == ["spec.podSets[0].template.spec.resourceClaims"]
+
+
 @pytest.mark.parametrize("controller", ["multikueue", "provisioning-request"])
 def test_a_check_of_kueues_own_controllers_is_named(controller: str) -> None:
     spec = {"controllerName": f"kueue.x-k8s.io/{controller}", "retryDelayMinutes": 5}

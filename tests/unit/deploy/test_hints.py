@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rackgate.api.unsupported import WITHOUT_A_WARNING, WRITTEN_BY_KUEUE
+from rackgate.api.unsupported import WITHOUT_A_WARNING, WRITTEN_BY_KUEUE, misspelled_queue_label
 from rackgate_cli.controlplane import install
 from rackgate_cli.locations import deploy_dir
 
@@ -33,6 +33,15 @@ def test_keys_that_do_no_harm_are_those_of_the_webhook() -> None:
     named = re.findall(r"'([^']+)'", harmless["expression"])
     assert len(named) == len(set(named))
     assert set(named) == WRITTEN_BY_KUEUE | WITHOUT_A_WARNING
+
+
+def test_names_that_mean_the_queue_label_are_those_of_explain() -> None:
+    (validation,) = spec(KIND)["validations"]
+    (listed,) = re.findall(r"variables\.name in \[([^]]+)\]", validation["messageExpression"])
+    for name in re.findall(r"'([^']+)'", listed):
+        metadata = {"labels": {f"kueue.x-k8s.io/{name}": "lq"}}
+        assert misspelled_queue_label(metadata) == f"metadata.labels[kueue.x-k8s.io/{name}]"
+    assert misspelled_queue_label({"labels": {"example.com/queue-name": "lq"}}) == ""
 
 
 def test_it_covers_every_kind_that_is_suspended_and_their_templates() -> None:
