@@ -22,7 +22,10 @@ def unlabelled(part: str = "", key: str = "", *, template: bool = False) -> dict
     found = job("train", 2, queue=None)
     if key:
         target = found["spec"]["template"] if template else found
-        target.setdefault("metadata", {}).setdefault(f"{part}s", {})[key] = "lq"
+        # The Job and its template share their labels.
+        metadata = dict(target.get("metadata") or {})
+        metadata[f"{part}s"] = {**(metadata.get(f"{part}s") or {}), key: "lq"}
+        target["metadata"] = metadata
     return found
 
 
