@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 from unittest.mock import ANY
@@ -22,13 +19,13 @@ from rackgate.gang.expand import quote_off
 from rackgate.kube.client import PatchType
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
 from rackgate_cli.controlplane import install
-from rackgate_cli.controlplane.state import StateFolder
 from rackgate_cli.locations import deploy_dir
 from tests.support.cluster import Cluster, until
 from tests.support.gang_cases import Case, invalid_cases, pairs, rev1_specs, rev_n_specs
 from tests.support.identities import acting_as, as_tenant
 from tests.support.objects import job
 from tests.support.playground import Playground, rackgate, start_playground
+from tests.support.whole_answers import Server
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +44,6 @@ SERVED: Final = {
     ),
     ("jobset.x-k8s.io/v1alpha2", "JobSet"): "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets",
 }
-Answer = tuple[int, dict[str, Any], str]
 
 
 @pytest.fixture(scope="module")
@@ -84,35 +80,6 @@ def rev1_only(playground: Playground, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def manifest(spec: Case, name: str = "w") -> Case:
     head = {"apiVersion": kinds.GANG_WORKLOADS.api_version, "kind": "Workload"}
     return {**head, "metadata": {"name": name}, "spec": spec}
-
-
-class Server:
-    """The API server with its whole answers: a client of ours keeps only the message."""
-
-    def __init__(self, playground: Playground) -> None:
-        pki = StateFolder(playground.state).pki
-        self._context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
-        self._context.load_cert_chain(pki / "admin-client.crt", pki / "admin-client.key")
-        self._base = playground.server
-
-    async def send(
-        self, method: str, path: str, body: Case, form: str = "application/json"
-    ) -> Answer:
-        """Status, body and warnings of the answer."""
-        return await asyncio.to_thread(self._send, method, path, body, form)
-
-    def _send(self, method: str, path: str, body: Case, form: str) -> Answer:
-        request = urllib.request.Request(  # noqa: S310 - the playground's https address
-            self._base + path, json.dumps(body).encode(), {"Content-Type": form}, method=method
-        )
-        try:
-            with urllib.request.urlopen(  # noqa: S310 - the playground's https address
-                request, context=self._context, timeout=60
-            ) as answer:
-                warnings = "\n".join(answer.headers.get_all("Warning") or ())
-                return answer.status, json.loads(answer.read()), warnings
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read()), ""
 
 
 @pytest.fixture

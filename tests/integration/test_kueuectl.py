@@ -17,7 +17,7 @@ from tests.support.playground import Playground
 pytestmark = pytest.mark.integration
 
 EMPTY_COUNTS = {"pendingWorkloads": 0, "reservingWorkloads": 0, "admittedWorkloads": 0}
-ADMINISTRATOR = "rackgate-users:batch-admin"
+ADMINISTRATOR = "rackgate-batch-admin"
 
 
 @pytest.fixture

@@ -145,7 +145,7 @@ def granted(*, components: bool = True, built_in: bool = True) -> dict[str, set[
             name = document["metadata"]["name"].split(".")[0].removeprefix("rackgate-")
             service = name.partition("-")[0]
             services = ENDING if name == "uninstall" else (service,)
-            for service, rule in itertools.product(services, document["rules"]):
+            for service, rule in itertools.product(services, document.get("rules") or ()):
                 for group in rule["apiGroups"]:
                     for resource in rule["resources"]:
                         rights[service] |= {(verb, group, resource) for verb in rule["verbs"]}

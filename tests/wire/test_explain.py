@@ -119,6 +119,19 @@ async def test_an_admitted_workload_is_reported_with_its_pods(desk: Desk) -> Non
     assert (found.state, found.reason) == ("finished", "Succeeded")
 
 
+async def test_what_a_job_sets_without_effect_is_named(desk: Desk) -> None:
+    async with assigner(desk.world):
+        document = objects.job("train", 4, required=RACK)
+        document["metadata"] |= {"namespace": NAMESPACE}
+        document["metadata"]["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
+        document["spec"]["suspend"] = True
+        desk.world.put(kinds.JOBS, document)
+        await eventually(lambda: desk.world.runs("train"))
+    (warning,) = (await desk.named("train")).warnings
+    assert warning.startswith(f"metadata.annotations[{names.ELASTIC_ANNOTATION}] has no effect")
+    assert "RackgateElasticIndexedJobs" in warning
+
+
 async def test_a_job_that_has_no_workload_yet_is_explained_all_the_same(desk: Desk) -> None:
     desk.world.submit("train", 5, required=RACK)
     found = await desk.named("train")
@@ -283,18 +296,68 @@ async def test_what_placement_does_not_need_may_be_forbidden(desk: Desk) -> None
     ]
 
 
-@pytest.mark.parametrize(
-    ("code", "reason", "words"),
-    [
-        (403, "Forbidden", "nodes cannot be listed"),
-        (404, "NotFound", "check that Rackgate is installed"),
-    ],
-)
-async def test_what_placement_needs_must_be_readable(
-    desk: Desk, code: int, reason: str, words: str
-) -> None:
-    desk.world.faults.append(Fault.status(code, reason, path="/nodes"))
-    with pytest.raises(CommandError, match=words):
+async def test_what_placement_needs_must_be_served(desk: Desk) -> None:
+    desk.world.faults.append(Fault.status(404, "NotFound", path="/nodes"))
+    with pytest.raises(CommandError, match="check that Rackgate is installed"):
+        await desk.named("train")
+
+
+def _one_namespace(desk: Desk) -> None:
+    """Forbid all lists of the whole cluster."""
+    whole = (
+        *("/api/v1/nodes", "/api/v1/pods", "/api/v1/limitranges"),
+        *(
+            kind.path()
+            for kind in (
+                *(kinds.TOPOLOGIES, kinds.FLAVORS, kinds.CLUSTER_QUEUES, kinds.LOCAL_QUEUES),
+                *(kinds.WORKLOADS, kinds.MUTATING_CONFIGS, kinds.PRIORITY_CLASSES),
+            )
+        ),
+    )
+    desk.world.faults += [
+        Fault.status(403, "Forbidden", path=path, method="GET", times=100) for path in whole
+    ]
+
+
+@pytest.mark.requirement("OPS-05")
+async def test_missing_rights_are_named_at_once_with_the_role_that_has_them(desk: Desk) -> None:
+    _one_namespace(desk)
+    with pytest.raises(CommandError) as caught:
+        await desk.manifest(objects.job("train", 4, required=RACK))
+    text = str(caught.value)
+    lacking = "topologies, resourceflavors, nodes, clusterqueues, localqueues, pods and workloads"
+    assert lacking in text
+    assert 'ClusterRole "rackgate-viewer"' in text
+
+
+@pytest.mark.requirement("OPS-05")
+async def test_a_user_of_one_namespace_sees_what_the_workload_says(desk: Desk) -> None:
+    async with assigner(desk.world):
+        desk.world.submit("train", 5, required=RACK)
+        await eventually(lambda: desk.world.condition("train", "QuotaReserved")[0] == "False")
+        desk.world.submit("runs", 4, required=RACK)
+        await eventually(lambda: desk.world.runs("runs"))
+    everything = await desk.named("train")
+    desk.world.submit("new", 4, required=RACK)
+    _one_namespace(desk)
+    found = await desk.named("train")
+    assert (found.state, found.job) == ("waiting", f"{NAMESPACE}/train")
+    assert (found.message, found.fits) == (everything.told, None)
+    (warning,) = found.warnings
+    assert 'ClusterRole "rackgate-viewer"' in warning
+    (run,) = (await desk.named("runs")).podsets
+    assert run.places is not None
+    new = await desk.named("new")
+    assert (new.state, new.warnings) == ("noWorkload", (warning,))
+    assert new.summary.startswith("No Workload exists yet")
+
+
+async def test_a_user_without_rights_is_told_what_to_ask_for(desk: Desk) -> None:
+    _one_namespace(desk)
+    for kind in (kinds.PODS, kinds.WORKLOADS):
+        path = kind.path(NAMESPACE)
+        desk.world.faults.append(Fault.status(403, "Forbidden", path=path, times=100))
+    with pytest.raises(CommandError, match=r"pods and workloads .* \"rackgate-batch-user\""):
         await desk.named("train")
 
 

@@ -26,8 +26,9 @@ from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.locations import deploy_dir
 from rackgate_cli.preflight import command as preflight
 from rackgate_cli.preflight.findings import OLD_NAMES, OURS, PART_OF
+from rackgate_cli.roles import is_for_people
 from rackgate_cli.uninstall import command as uninstall
-from rackgate_cli.uninstall.scope import CLAIMS, CRON_JOBS, DAEMON_SETS, KUEUE_ROLES
+from rackgate_cli.uninstall.scope import CLAIMS, CRON_JOBS, DAEMON_SETS
 from rackgate_cli.uninstall.steps import InstallationSurvey, Uninstaller, UninstallResult
 from rackgate_cli.uninstall.view import plan
 from tests.support.apiserver import Fault, Object
@@ -104,8 +105,7 @@ def stored(world: World) -> dict[str, dict[str, Object]]:
 
 
 def stays_with_the_kinds(which: Which, namespace: str) -> bool:
-    for_users = which[1].startswith("rackgate-users:") or which[1] in KUEUE_ROLES
-    return for_users or which[1] == f"rackgate-uninstall.{namespace}"
+    return is_for_people(which[1]) or which[1] == f"rackgate-uninstall.{namespace}"
 
 
 async def uninstalled(

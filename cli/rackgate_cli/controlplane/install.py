@@ -462,9 +462,10 @@ def access_reviews(rbac: Iterable[Document]) -> list[Document]:
     """Return a SubjectAccessReview for each right that `rbac` binds to a service account."""
     rbac = list(rbac)
     rules = {
-        (entry["kind"], entry["metadata"].get("namespace"), entry["metadata"]["name"]): entry[
+        (entry["kind"], entry["metadata"].get("namespace"), entry["metadata"]["name"]): entry.get(
             "rules"
-        ]
+        )
+        or []
         for entry in rbac
         if entry["kind"] in ("ClusterRole", "Role")
     }

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from rackgate.api.names import WorkloadCondition
+from rackgate.api.unsupported import unsupported_fields, unsupported_in_template
 from rackgate.features import Features
 from rackgate.jobframework.generic_job import GenericJob
-from rackgate.jobframework.registry import KINDS, owner_of
+from rackgate.jobframework.registry import KINDS, enabled_elastic_kinds, owner_of
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate.wire.kueue import Workload
@@ -38,7 +39,13 @@ from rackgate_cli.explain.manifest import (
     why_namespace_not_managed,
 )
 from rackgate_cli.explain.preview import explain_preview, finished_job, not_managed
-from rackgate_cli.explain.reading import ClusterReading, podset_pods, read
+from rackgate_cli.explain.reading import (
+    ClusterReading,
+    MissingRightsError,
+    podset_pods,
+    read,
+    read_namespace,
+)
 
 _NOT_EXPLAINED = ("inactive", "deleting", "evicted")
 _KINDS = (*map(str.lower, KINDS), "workload", "kwl")
@@ -87,47 +94,69 @@ class WorkloadExplainer:
     async def named(self, namespace: str, name: str) -> Explanation:
         """The Workload with that name, or that of the job with that name.
 
+        A user with rights in this namespace alone gets what the Workload itself says.
+
         Raises:
-            CommandError: there is neither.
+            CommandError: there is neither, or the user may not list what is necessary.
         """
-        found = await self._read(namespace)
+        try:
+            found = await self._read(namespace)
+        except MissingRightsError as error:
+            found = await self._read_namespace(namespace, error)
         workload = _find(found, namespace, name)
         if workload is None:
             return await self._job(namespace, name, found)
         key = workload.metadata.key
-        explanation = workload_explanation.explain(
-            found.cache, key, self._features, self._top, fair_sharing=self._fair_sharing
-        )
+        if found.one_namespace and found.cache.usages[key].pending:
+            explanation: Explanation | None = _last_cycle(found.cache.workloads[key], workload)
+        else:
+            explanation = workload_explanation.explain(
+                found.cache, key, self._features, self._top, fair_sharing=self._fair_sharing
+            )
         if explanation is None:
             raise CommandError(f'Workload "{key}" cannot be read')
+        job = await self._owner(workload)
+        ignored = () if job is None else _without_effect(*job, self._features)
         explanation = msgspec.structs.replace(
             explanation,
             job=_job_of(workload),
             job_kind=_kind_of(workload),
-            warnings=tuple(found.warnings),
+            warnings=(*ignored, *found.warnings),
         )
         explanation = await self._with_observed_state(explanation, workload, found)
-        return with_resize(
-            explanation, found.cache, await self._requested_counts(workload), self._top
-        )
+        if found.one_namespace:
+            return explanation
+        requested = None if job is None or not workload.elastic else _requested_counts(*job)
+        return with_resize(explanation, found.cache, requested, self._top)
 
     async def _read(self, namespace: str) -> ClusterReading:
-        rules = self._admission_fair_sharing
-        cache = Cache(self._features, self._excluded, admission_fair_sharing=rules)
-        return await read(self._client, cache, namespace)
+        return await read(self._client, self._empty_cache(), namespace)
 
-    async def _requested_counts(self, workload: Workload) -> Mapping[str, int] | None:
-        """What the job of an elastic Workload requests now; None if it cannot be read."""
-        owner = owner_of(workload) if workload.elastic else None
+    async def _read_namespace(self, namespace: str, error: MissingRightsError) -> ClusterReading:
+        """What the user may read.
+
+        Raises:
+            CommandError: not even that.
+        """
+        found = await read_namespace(self._client, self._empty_cache(), namespace)
+        found.warnings.append(f"only what the Workload itself says is shown: {error.rights}")
+        return found
+
+    def _empty_cache(self) -> Cache:
+        rules = self._admission_fair_sharing
+        return Cache(self._features, self._excluded, admission_fair_sharing=rules)
+
+    async def _owner(self, workload: Workload) -> tuple[GenericJob[Any], bytes] | None:
+        """The job of a Workload, as the API server returns it; None if it cannot be read."""
+        owner = owner_of(workload)
         if owner is None:
             return None
         kind, key = owner
         namespace, _, name = key.partition("/")
         try:
-            job = kind.decode(await self._client.get(kind.resource.path(namespace, name)))
+            return kind, await self._client.get(kind.resource.path(namespace, name))
         except (ForbiddenError, NotFoundError):
             return None
-        return {podset["name"]: podset["count"] for podset in kind.podsets(kind.manifest(job))}
 
     async def _job(self, namespace: str, name: str, found: ClusterReading) -> Explanation:
         """A job without a Workload."""
@@ -162,6 +191,16 @@ class WorkloadExplainer:
             return not_managed(key, unmanaged)
         if kind.finished(job) is not None:
             return finished_job(key, kind)
+        note = f"No Workload exists yet for this {kind.name}. Check that the assigner is running."
+        if found.one_namespace:
+            return Explanation(
+                workload=key,
+                state="noWorkload",
+                summary=note,
+                job=key,
+                job_kind=kind.name,
+                warnings=tuple(found.warnings),
+            )
         document = msgspec.json.decode(raw)
         # An object that is read alone may have no kind.
         document |= {"apiVersion": kind.resource.api_version, "kind": kind.name}
@@ -170,11 +209,7 @@ class WorkloadExplainer:
         explanation = self._explain(preview, found)
         if explanation.state == "notSubmitted":
             explanation = msgspec.structs.replace(explanation, state="noWorkload")
-        notes: tuple[str, ...] = ()
-        if preview.no_workload is None:
-            notes = (
-                f"No Workload exists yet for this {kind.name}. Check that the assigner is running.",
-            )
+        notes: tuple[str, ...] = (note,) if preview.no_workload is None else ()
         warnings = (*notes, *explanation.warnings)
         return msgspec.structs.replace(explanation, job=key, warnings=warnings)
 
@@ -220,6 +255,40 @@ def with_gangs(explanation: Explanation, gangs: Sequence[GangView]) -> Explanati
         count = f"{len(late)} gangs do not run; {first}" if len(late) > 1 else first
         summary = f"It is admitted, and not started: {count}."
     return msgspec.structs.replace(explanation, gangs=tuple(gangs), summary=summary)
+
+
+def _requested_counts(kind: GenericJob[Any], raw: bytes) -> dict[str, int]:
+    """What an elastic job requests now, by PodSet."""
+    manifest = kind.manifest(kind.decode(raw))
+    return {podset["name"]: podset["count"] for podset in kind.podsets(manifest)}
+
+
+def _without_effect(kind: GenericJob[Any], raw: bytes, features: Features) -> list[str]:
+    """What a job sets and has no effect, as the webhook said when it was created."""
+    manifest = msgspec.json.decode(raw)
+    elastic_kinds = enabled_elastic_kinds(features)
+    found = unsupported_fields(kind.name, manifest, elastic_kinds=elastic_kinds)
+    templates = [(one.path, one.template) for one in kind.templates(manifest)]
+    for path, template in (*kind.job_templates(manifest), *templates):
+        found += unsupported_in_template(template, path)
+    return [str(one) for one in found]
+
+
+def _last_cycle(row: WorkloadInfo, workload: Workload) -> Explanation:
+    """A pending Workload as the assigner last described it."""
+    message = row.pending_message
+    summary = "It is pending. The message is that of the last scheduling cycle."
+    return Explanation(
+        workload=workload.metadata.key,
+        state="waiting",
+        summary=summary
+        if message
+        else "It is pending, and no scheduling cycle has evaluated it yet.",
+        priority=workload.spec.priority or 0,
+        reason=row.pending_reason,
+        message=message,
+        told=message,
+    )
 
 
 def _find(found: ClusterReading, namespace: str, name: str) -> Workload | None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from rackgate.api.names import GROUP, QUEUE_LABEL
+from rackgate.api.unsupported import misspelled_queue_label
 from rackgate.features import RENDER_FOR_KAI
 from rackgate.jobframework.errors import FieldError, MalformedError
 from rackgate.jobframework.generic_job import GenericJob, JobLike
@@ -299,7 +300,10 @@ def why_job_not_managed(job: JobLike) -> str:
         return f'it is part of {owner.kind} "{owner.name}", which is queued as a whole'
     if not job.metadata.labels.get(QUEUE_LABEL):
         who = "Kubernetes" if kind.built_in else "its own controller"
-        return f"it has no label {QUEUE_LABEL}: {who} runs it as any other {kind.name}"
+        meta = {"labels": job.metadata.labels, "annotations": job.metadata.annotations}
+        near = misspelled_queue_label(meta)
+        meant = f" (did you mean that by {near}?)" if near else ""
+        return f"it has no label {QUEUE_LABEL}{meant}: {who} runs it as any other {kind.name}"
     managed_by = job.spec.managed_by
     if managed_by not in (None, kind.controller):
         return f'spec.managedBy names another controller, "{managed_by}"'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from rackgate_assigner.watches import BOUND, decode_pod, decode_workload, decode
 from rackgate_cli.errors import CommandError, first_error
 from rackgate_cli.lists import Decode, Progress, list_decoded
 from rackgate_cli.managed import Selectors, selectors
+from rackgate_cli.roles import BATCH_USER, VIEWER
 
 # A user who may not list these still gets an explanation.
 OPTIONAL: Final = (
@@ -43,6 +44,7 @@ class ClusterReading:
         selectors: in which namespaces jobs are managed, by plural of their kind.
         warnings: what could not be read.
         unlisted: kinds of which not all objects could be read.
+        one_namespace: nothing else was read.
     """
 
     cache: Cache
@@ -52,6 +54,24 @@ class ClusterReading:
     selectors: Selectors = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     unlisted: set[str] = field(default_factory=set)
+    one_namespace: bool = False
+
+
+class MissingRightsError(CommandError):
+    """The user may not list everything that an explanation needs.
+
+    Attributes:
+        plurals: what may not be listed in the whole cluster, in the order of reading.
+        rights: the same as a sentence, with the role that has the rights.
+    """
+
+    def __init__(self, plurals: Sequence[str]) -> None:
+        self.plurals = tuple(plurals)
+        self.rights = (
+            f"you may not list {_enumeration(plurals)} of the whole cluster; ask an administrator "
+            f'to bind the ClusterRole "{VIEWER}" to you with a ClusterRoleBinding'
+        )
+        super().__init__(f"an explanation needs more rights: {self.rights}")
 
 
 async def read(client: Client, cache: Cache, namespace: str) -> ClusterReading:
@@ -67,7 +87,8 @@ async def read(client: Client, cache: Cache, namespace: str) -> ClusterReading:
             cluster cannot be listed.
 
     Raises:
-        CommandError: something necessary cannot be listed, or Rackgate is not installed.
+        MissingRightsError: the user may not list all that is necessary.
+        CommandError: Rackgate is not installed.
     """
     reader = _Reader(client, ClusterReading(cache), namespace)
     try:
@@ -126,6 +147,7 @@ class _Reader:
         self.progress = Progress()
         self._cache_setters = _cache_setters(found)
         self._lists: dict[kinds.Resource, list[Any]] = {}
+        self._forbidden: set[kinds.Resource] = set()
 
     async def read(self) -> None:
         """List all kinds, Workloads last, then fill the cache."""
@@ -136,6 +158,9 @@ class _Reader:
             selecting = spawn(group, selectors(self.client), "list webhook configurations")
         self.found.selectors = selecting.result()
         await self._fetch(kinds.WORKLOADS)
+        if self._forbidden:
+            missing = [kind.plural for kind in self._cache_setters if kind in self._forbidden]
+            raise MissingRightsError(missing)
         for kind, (_, add, _params) in self._cache_setters.items():
             for item in self._lists[kind]:
                 add(item)
@@ -148,7 +173,12 @@ class _Reader:
             )
         except (ForbiddenError, NotFoundError) as error:
             if kind not in OPTIONAL:
-                raise _list_error(kind, error) from error
+                if isinstance(error, NotFoundError):
+                    raise CommandError(
+                        f"the cluster has no {kind.full_name}: check that Rackgate is installed"
+                    ) from error
+                self._forbidden.add(kind)
+                return
             found = await self._fallback(kind, decode)
         self._lists[kind] = found
 
@@ -173,11 +203,33 @@ async def podset_pods(client: Client, namespace: str) -> list[core.Pod]:
     )
 
 
-def _list_error(kind: kinds.Resource, error: KubeError) -> CommandError:
-    if isinstance(error, NotFoundError):
-        return CommandError(
-            f"the cluster has no {kind.full_name}: check that Rackgate is installed"
+async def read_namespace(client: Client, cache: Cache, namespace: str) -> ClusterReading:
+    """List the Workloads of a namespace and its bound pods, and fill a cache with them.
+
+    Raises:
+        CommandError: the user may not list them.
+    """
+    found = ClusterReading(cache, one_namespace=True)
+    setters = _cache_setters(found)
+    forbidden = []
+    for kind in (kinds.PODS, kinds.WORKLOADS):
+        decode, add, params = setters[kind]
+        try:
+            listed = await list_decoded(client, kind, decode, namespace=namespace, params=params)
+        except ForbiddenError:
+            forbidden.append(kind.plural)
+        else:
+            for item in listed:
+                add(item)
+    if forbidden:
+        raise CommandError(
+            f'you may not list {_enumeration(forbidden)} of namespace "{namespace}"; ask an '
+            f'administrator to bind the ClusterRole "{BATCH_USER}" to you there, or "{VIEWER}" '
+            "in the whole cluster"
         )
-    return CommandError(
-        f"{kind.plural} cannot be listed, and an explanation needs them: {error.message}"
-    )
+    return found
+
+
+def _enumeration(words: Sequence[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

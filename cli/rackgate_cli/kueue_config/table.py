@@ -208,7 +208,7 @@ SETTINGS: Final[tuple[KueueSetting, ...]] = (
     KueueSetting(
         "featureGates",
         Support.DIFFERS,
-        "[Feature gates](feature-gates.md#gates-of-kueue)",
+        "[Feature gates](compatibility.md#feature-gates)",
         settings=("assigner:featureGates", "webhook:featureGates", "ungater:featureGates"),
     ),
     KueueSetting(

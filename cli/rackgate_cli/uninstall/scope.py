@@ -20,15 +20,11 @@ from rackgate.installation.marker import MARK
 from rackgate.installation.uninstall import FINALIZER
 from rackgate_cli.errors import UsageError
 from rackgate_cli.preflight.findings import OLD_NAMES, OURS, PART_OF
+from rackgate_cli.roles import is_for_people
 from rackgate_ungater.shards.handover import MEMBERS_LEASE, SHARDS, lease_name
 
 Object = Mapping[str, Any]
 
-USERS: Final = "rackgate-users:"
-# Roles for people with the names that Kueue gives them.
-KUEUE_ROLES: Final = frozenset(
-    {"kueue-pending-workloads-cq-viewer-role", "kueue-pending-workloads-lq-viewer-role"}
-)
 _ENDING: Final = "rackgate-uninstall"
 _SERVICE: Final = re.compile(r"rackgate-(?:assigner|ungater|webhook)\.(?P<namespace>.+)")
 _REST: Final = re.compile(r"rackgate(?:-[^.]+)?\.(?P<namespace>.+)")
@@ -96,7 +92,7 @@ class Scope:
             return self.namespace in _subjects(found)
         return (
             name.endswith(f".{self.namespace}")
-            or _is_for_users(name)
+            or is_for_people(name)
             or _served_from(found) == self.namespace
             or (self.old_names and name in OLD_NAMES)
         )
@@ -106,7 +102,7 @@ class Scope:
         if self.is_active and delete_crds:
             return False
         name = name_of(found)
-        return _is_for_users(name) or (self.is_active and name == f"{_ENDING}.{self.namespace}")
+        return is_for_people(name) or (self.is_active and name == f"{_ENDING}.{self.namespace}")
 
     def is_created_by_services(self, kind: Resource, found: Object) -> bool:
         """Whether an object of the namespace was created by the services."""
@@ -166,10 +162,6 @@ def _only(found: set[str]) -> str:
 def _namespaces(pattern: re.Pattern[str], found: Iterable[Object]) -> set[str]:
     matches = (pattern.fullmatch(name_of(one)) for one in found)
     return {match["namespace"] for match in matches if match}
-
-
-def _is_for_users(name: str) -> bool:
-    return name.startswith(USERS) or name in KUEUE_ROLES
 
 
 def _served_from(api_service: Object) -> str:

@@ -1,7 +1,7 @@
 """What users can write in Kueue's API that has no effect in Rackgate, with what happens instead.
 
 The webhook warns about it when it is written, and an Event of the assigner names it in objects that
-exist. docs/reference/kueue-fields.md lists it with all other fields.
+exist. docs/reference/compatibility.md lists it with all other fields.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from rackgate.api.names import (
     PRIORITY_CLASS_LABEL,
     PROVISIONING_CONTROLLER,
     QUEUE_LABEL,
+    RECONCILE_REQUESTED_ANNOTATION,
     RETRIABLE_ANNOTATION,
     SLICE_SIZE,
     TAS_LABEL,
@@ -110,6 +111,18 @@ WRITTEN_BY_KUEUE: Final = frozenset(
         "workload-slice-name",
     )
 )
+RACKGATE_DOMAIN: Final = "rackgate.dev"
+# As the policy rackgate-hints reads them, too.
+_QUEUE_NAMES: Final = frozenset({"queuename", "queue", "localqueue", "localqueuename"})
+# The assigner writes the first, and the simulated pods of a playground read the others.
+WITHOUT_A_WARNING: Final = frozenset(
+    {
+        RECONCILE_REQUESTED_ANNOTATION,
+        f"{RACKGATE_DOMAIN}/fail-after-seconds",
+        f"{RACKGATE_DOMAIN}/run-seconds",
+        f"{RACKGATE_DOMAIN}/terminate-seconds",
+    }
+)
 _GROUPED: Final = "only plain pods form groups; the pods of a job are admitted with their job"
 _SERVING: Final = (
     "a group ends when all its pods have succeeded, and a pod that was deleted is replaced by one"
@@ -156,8 +169,27 @@ def _object_at(obj: object, key: str) -> Manifest:
 
 
 def _is_of_kueue(key: str) -> bool:
+    """Whether a key is of Kueue or of Rackgate, or has a domain like that of Kueue."""
     domain, slash, _ = key.partition("/")
-    return bool(slash) and (domain == GROUP or domain.endswith(f".{GROUP}"))
+    return bool(slash) and (
+        domain in (GROUP, RACKGATE_DOMAIN)
+        or domain.endswith(f".{GROUP}")
+        or domain.startswith("kueue.")
+    )
+
+
+def misspelled_queue_label(metadata: Manifest) -> str:
+    """The path of a label or annotation that was probably meant as the queue label; "" if none.
+
+    Args:
+        metadata: of an object without the queue label.
+    """
+    for part in ("labels", "annotations"):
+        for key in _object_at(metadata, part):
+            name = key.partition("/")[2].lower()
+            if _is_of_kueue(key) and "".join(filter(str.isalnum, name)) in _QUEUE_NAMES:
+                return f"metadata.{part}[{key}]"
+    return ""
 
 
 def _instead_of(key: str, known: Collection[str]) -> str:
@@ -176,7 +208,7 @@ def _unknown_keys(
     found = _object_at(_object_at(obj, "metadata"), part)
     where = f"{path}.metadata" if path else "metadata"
     for key in sorted(key for key in found if isinstance(key, str) and _is_of_kueue(key)):
-        if key not in known and key not in WRITTEN_BY_KUEUE:
+        if key not in known and key not in WRITTEN_BY_KUEUE and key not in WITHOUT_A_WARNING:
             yield Unsupported(f"{where}.{part}[{key}]", _instead_of(key, known))
 
 
@@ -207,6 +239,12 @@ def _admission_check(obj: Manifest) -> Iterator[Unsupported]:
         )
 
 
+def _podset_templates(obj: Manifest) -> Iterator[tuple[int, Manifest]]:
+    podsets = _object_at(obj, "spec").get("podSets")
+    for index, podset in enumerate(podsets if isinstance(podsets, list) else []):
+        yield index, _object_at(podset, "template")
+
+
 def _workload(obj: Manifest) -> Iterator[Unsupported]:
     yield from _unknown_keys(obj, "", "labels", {JOB_UID_LABEL})
     yield from _unknown_keys(
@@ -214,6 +252,8 @@ def _workload(obj: Manifest) -> Iterator[Unsupported]:
     )
     if _is_set(_object_at(obj, "spec"), "preemptionGates"):
         yield Unsupported("spec.preemptionGates", "the Workload may preempt others at once")
+    for index, template in _podset_templates(obj):
+        yield from _resource_claims(template, f"spec.podSets[{index}].template.spec")
 
 
 def _job(obj: Manifest, annotations: Collection[str]) -> Iterator[Unsupported]:

@@ -20,7 +20,7 @@ PAGES: Final = {
     "annotations-and-labels": "keys",
     "rbac": "rbac",
     "behaviour": "behaviour",
-    "kueue-fields": "kueue_fields",
+    "compatibility": "compatibility",
 }
 
 

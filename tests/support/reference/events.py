@@ -270,7 +270,7 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "UnsupportedField",
             "ClusterQueue, AdmissionCheck, Workload, Job, JobSet, RayCluster",
             "Warning",
-            "The object has fields, labels or annotations without effect ([list](kueue-fields.md)). The message names"
+            "The object has fields, labels or annotations without effect ([list](compatibility.md)). The message names"
             " them, and says what happens instead.",
         ),
         ("TopologyCreated", "Pool", "Normal", "KAI's Topology of the pool was created."),

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Final
 
 from rackgate.features import GATES, Features
-from rackgate.kueue_gates import KUEUE_GATES, KUEUE_VERSION, KueueGate
+from rackgate.kueue_gates import KUEUE_VERSION
 from tests.support.reference import ROOT, page, table
 
 SERVICES: Final = ("webhook", "assigner", "ungater")
@@ -34,18 +34,12 @@ reasons and figures for those that change placement. The stages are alpha and be
 KUEUE: Final = f"""\
 ## Gates of Kueue
 
-The table above has the gates of Kueue that are switches in Rackgate as well. The table below has all other gates
-of Kueue {KUEUE_VERSION}. A service accepts such a gate if it asks for what Rackgate does anyway, and logs
-`feature_gate_without_effect` with the note. With another value it does not start, and the message names the gate.
-So you can copy the `featureGates` of Kueue, and the service says which of them to remove.
+The table above has the gates of Kueue that are switches in Rackgate as well. A service accepts any other gate of
+Kueue {KUEUE_VERSION} if it asks for what Rackgate does anyway, and logs `feature_gate_without_effect`. With another
+value it does not start, and the message names the gate. So you can copy the `featureGates` of Kueue, and the service
+says which of them to remove. [Compatibility with Kueue](compatibility.md#feature-gates) lists all gates of Kueue.
 
 Defaults may differ: `ElasticJobsViaWorkloadSlices` is on in Kueue and off in Rackgate."""
-
-
-def _accepted(gate: KueueGate) -> str:
-    if gate.replaced_by:
-        return f"none; set `{gate.replaced_by}`"
-    return "any" if gate.behaves is None else ("true" if gate.behaves else "false")
 
 
 def services_of(attribute: str) -> list[str]:
@@ -78,7 +72,6 @@ def text() -> str:
         if gate.cost
     ]
     head = ("Gate", "Default", "Stage", "Services", "Meaning")
-    kueue = [(f"`{name}`", _accepted(gate), gate.note) for name, gate in KUEUE_GATES.items()]
     return page(
         "Feature gates",
         PURPOSE,
@@ -86,5 +79,4 @@ def text() -> str:
         table(head, rows),
         *costs,
         KUEUE,
-        table(("Gate of Kueue", "Accepted value", "What Rackgate does"), kueue),
     )

@@ -342,8 +342,8 @@ MORE: Final = """\
 | `rackgate.dev/fail-after-seconds` | Pod (annotation) | In a playground: the simulated pod fails after this time |
 | `rackgate.dev/terminate-seconds` | Pod (annotation) | In a playground: the simulated pod takes this time to stop |
 
-[Hand Jobs to KAI](../tasks/hand-jobs-to-kai.md) lists the keys of KAI. [Fields of
-Kueue](kueue-fields.md#labels-annotations-gates-and-finalizers) lists all keys of Kueue, and those without effect."""
+[Hand Jobs to KAI](../tasks/hand-jobs-to-kai.md) lists the keys of KAI. [Compatibility
+with Kueue](compatibility.md#labels-annotations-gates-and-finalizers) lists all keys of Kueue, and those without effect."""
 
 
 def gaps() -> list[str]:

@@ -14,7 +14,7 @@ PURPOSE: Final = "This page lists the rights of each service and the roles for u
 INTRODUCTION: Final = """\
 The roles are in `deploy/rbac`, `deploy/cluster`, `deploy/unlabelled`, `deploy/retention`, `deploy/pods`, `deploy/gangs`, `deploy/native-gangs` and `deploy/osmo`. Names of cluster-wide roles end in the namespace of
 the installation. The tests fail when a service uses a right that it does not have, or has a right that it does not
-use. [The threat model](../design/security.md) says what each right means for the security of the cluster."""
+use. [Give people their rights](../tasks/give-rights.md) says which role to bind. [The threat model](../design/security.md) says what each right means for the security of the cluster."""
 FILES: Final = (
     ("Webhook", "rbac/webhook.yaml"),
     ("Assigner", "rbac/assigner.yaml"),
@@ -31,6 +31,13 @@ FILES: Final = (
     ("OSMO: users", "osmo/cluster/users.yaml"),
 )
 ROLES: Final = ("ClusterRole", "Role")
+# Label of a part to the role that the control plane collects it into.
+COLLECTED: Final = {
+    "rbac.kueue.x-k8s.io/batch-user": "rackgate-batch-user",
+    "rbac.kueue.x-k8s.io/batch-admin": "rackgate-batch-admin",
+    "rbac.rackgate.dev/viewer": "rackgate-viewer",
+    "rbac.rackgate.dev/operator": "rackgate-operator",
+}
 
 
 def _notes(document: str) -> Iterator[str]:
@@ -69,8 +76,15 @@ def _section(title: str, path: Path) -> str:
         blocks.append(name + (f" in `{scope}`" if scope else ""))
         labels = found["metadata"].get("labels", {})
         into = [key.rpartition("-to-")[2] for key in labels if "aggregate-to-" in key]
+        into += [COLLECTED[key] for key in labels if key in COLLECTED]
         if into:
-            blocks.append(f"Aggregated into the ClusterRole `{into[0]}`.")
+            named = ", ".join(f"`{one}`" for one in into)
+            blocks.append(f"Aggregated into the ClusterRoles {named}.")
+        selectors = found.get("aggregationRule", {}).get("clusterRoleSelectors", [])
+        if selectors:
+            (key,) = selectors[0]["matchLabels"]
+            blocks.append(f"The rules of all ClusterRoles with the label `{key}`.")
+            continue
         if not rules:
             blocks.append("No rights: the role marks the installation.")
             continue

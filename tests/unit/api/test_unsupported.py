@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from rackgate.api.unsupported import (
+    WITHOUT_A_WARNING,
     admission_fair_sharing_fields,
     unsupported_fields,
     unsupported_in_template,
@@ -97,10 +98,39 @@ def test_a_key_of_kueue_that_no_list_has_is_named_and_the_nearest_one_is_suggest
     assert unknown.instead == "Rackgate does not know it in this place"
 
 
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("kueue.x-k8s.io/podset_required_topology", "kueue.x-k8s.io/podset-required-topology"),
+        ("kueue.k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-required-topology"),
+        ("rackgate.dev/podset-required-topology", ""),
+    ],
+)
+def test_a_key_of_a_domain_like_kueues_and_of_rackgate_is_named(key: str, near: str) -> None:
+    template = {"metadata": {"annotations": {key: "rack", "example.com/a": "b"}}}
+    (found,) = unsupported_in_template(template, "spec.template")
+    assert found.path == f"spec.template.metadata.annotations[{key}]"
+    assert near in found.instead
+
+
+@pytest.mark.parametrize("key", sorted(WITHOUT_A_WARNING))
+def test_what_a_playground_and_the_assigner_write_is_not_named(key: str) -> None:
+    template = {"metadata": {"annotations": {key: "5"}}}
+    assert unsupported_in_template(template, "spec.template") == []
+    assert unsupported_fields("Job", template) == []
+
+
 def test_devices_of_claims_are_named_because_no_quota_counts_them() -> None:
     template = {"spec": {"resourceClaims": [{"name": "gpu"}]}}
     (found,) = unsupported_in_template(template, "spec.template")
     assert found.path == "spec.template.spec.resourceClaims"
+
+
+def test_devices_of_claims_are_named_in_a_workload_that_a_user_wrote() -> None:
+    found = workload()
+    template = found["spec"]["podSets"][0]["template"]
+    template["spec"]["resourceClaims"] = [{"name": "gpu"}]
+    assert paths("Workload", found) == ["spec.podSets[0].template.spec.resourceClaims"]
 
 
 @pytest.mark.parametrize("controller", ["multikueue", "provisioning-request"])

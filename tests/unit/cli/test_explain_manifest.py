@@ -275,6 +275,7 @@ def test_whatever_a_job_holds_it_is_judged(place: tuple[str, ...], value: Any) -
 
 def test_a_job_that_is_not_ours_is_left_alone() -> None:
     assert "no label" in of(job("train", 1, queue=None)).unmanaged_reason
+    assert "did you mean" not in of(job("train", 1, queue=None)).unmanaged_reason
     other = of(job("train", 1, spec={"managedBy": "example.com/other"}))
     assert "managedBy" in other.unmanaged_reason
 
@@ -403,3 +404,13 @@ def test_our_patches_are_applied_as_the_server_would() -> None:
     before = {"a": {}, "l": [1, 9], "x": 0}
     assert applied(before, operations) == {"a": {"b/c": 1}, "l": [2, 3]}
     assert before == {"a": {}, "l": [1, 9], "x": 0}
+
+
+@pytest.mark.parametrize("part", ["labels", "annotations"])
+@pytest.mark.parametrize(
+    "key", ["kueue.x-k8s.io/queue_name", "kueue.k8s.io/Queue", "rackgate.dev/queue"]
+)
+def test_what_was_meant_as_the_queue_label_is_named(part: str, key: str) -> None:
+    document = job("train", 1, queue=None)
+    document["metadata"].setdefault(part, {})[key] = "lq"
+    assert f"did you mean that by metadata.{part}[{key}]?" in of(document).unmanaged_reason

@@ -21,6 +21,7 @@ from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.services import configuration
 from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.locations import deploy_dir
+from rackgate_cli.roles import AGGREGATED, KUEUE_ROLES, PARTS
 
 DEPLOY = deploy_dir()
 ROOT = DEPLOY.parent
@@ -28,9 +29,10 @@ WEBHOOK = "rackgate-webhook.rackgate-system"
 # Of the cluster, whoever is installed; all other names carry the namespace of their installation.
 SHARED = {
     "rackgate",
-    *(f"rackgate-users:{name}" for name in ("view", "edit", "batch-admin")),
-    # As Kueue calls them.
-    *(f"kueue-pending-workloads-{name}-viewer-role" for name in ("cq", "lq")),
+    *(f"{PARTS}{name}" for name in ("view", "edit", "batch-admin")),
+    *(f"{PARTS}{name}" for name in ("jobs", "read-all", "installation")),
+    *AGGREGATED,
+    *KUEUE_ROLES,
 }
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 

@@ -437,7 +437,8 @@ class Explanation(ExplanationObject, frozen=True):
         job_kind: Job, JobSet, RayCluster, or Workload for a slice.
         state: of the Workload.
         summary: a sentence or two.
-        fits: it would be admitted if it came first; null when it is not pending.
+        fits: it would be admitted if it came first; null when it is not pending, or the user may
+            not read what decides it.
         reason: of the condition QuotaReserved.
         message: of that condition, byte for byte as a scheduling cycle writes it.
         in_turn: the message of the next cycle, after the Workloads ahead; "" when the same.

@@ -1,4 +1,4 @@
-"""The page of Kueue's fields: what Rackgate does with each, from the tables here.
+"""The page of compatibility: what Rackgate does with each name of Kueue, from the tables here.
 
 The tests compare the tables with the names of Kueue's API, with the CRDs in deploy and with what the
 webhook answers.
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from rackgate.kueue_gates import KUEUE_VERSION
-from rackgate_cli.kueue_config.table import SETTINGS, SUBTREE, covers
+from rackgate.features import GATES
+from rackgate.kueue_gates import KUEUE_GATES, KUEUE_VERSION, KueueGate
+from rackgate_cli.kueue_config.table import SETTINGS, SUBTREE, Support, covers
+from tests.support.kueue_names import kueue_names
 from tests.support.reference import page, table
 
 
@@ -22,6 +24,7 @@ class Outcome(StrEnum):
     SAME = "same"
     BETTER = "better"
     DIFFERS = "differs"
+    GATED = "behind a gate"
     WARNED = "no effect, warned"
     REJECTED = "rejected"
     NOT_WRITTEN = "not written"
@@ -38,12 +41,19 @@ class Row:
         outcome: what Rackgate does.
         note: the difference, or what happens instead.
         example: for fields without effect, a value that the schema accepts.
+        gate: the feature gate of Rackgate that turns it on.
     """
 
     name: str
     outcome: Outcome
     note: str = ""
     example: Any = None
+    gate: str = ""
+
+    @property
+    def word(self) -> str:
+        """What the page says that Rackgate does."""
+        return f"{self.outcome}: `{self.gate}`" if self.gate else str(self.outcome)
 
     def covers(self, name: str) -> bool:
         """Whether the row is about a name."""
@@ -52,7 +62,7 @@ class Row:
 
 SAME, BETTER, DIFFERS = Outcome.SAME, Outcome.BETTER, Outcome.DIFFERS
 WARNED, REJECTED, LEFT = Outcome.WARNED, Outcome.REJECTED, Outcome.LEFT
-NOT_WRITTEN = Outcome.NOT_WRITTEN
+NOT_WRITTEN, GATED = Outcome.NOT_WRITTEN, Outcome.GATED
 
 _QUOTA: Final = (
     Row("spec.resourceGroups", SAME, "Flavors are tried in order"),
@@ -260,9 +270,10 @@ JOBS: Final = "job"
 TEMPLATE: Final = "template"
 WORKLOAD: Final = "Workload"
 _POD_GROUP: Final = (
-    "With the gate `RackgatePodGroups`. See [Run plain pods](../tasks/run-plain-pods.md). In the template of"
-    " a job it is warned about"
+    "See [Run plain pods](../tasks/run-plain-pods.md). Without the gate, and in the template of a job, it is"
+    " warned about"
 )
+_PODS_GATE: Final = "RackgatePodGroups"
 _BY_KUEUE: Final = "Kueue wrote it. It may stay"
 # Key -> what Rackgate does, and on which objects Kueue has it.
 KEYS: Final[tuple[tuple[str, Row], ...]] = (
@@ -307,10 +318,10 @@ KEYS: Final[tuple[tuple[str, Row], ...]] = (
         "job (annotation), pod (gate)",
         Row(
             f"{K}/elastic-job",
-            DIFFERS,
-            "On Indexed Jobs, with the gate `RackgateElasticIndexedJobs`; otherwise it is warned about. A"
-            " RayCluster with an autoscaler needs no annotation. See"
-            " [Elastic jobs](../concepts/elastic-jobs.md)",
+            GATED,
+            "On Indexed Jobs; otherwise, and without the gate, it is warned about. A RayCluster with an"
+            " autoscaler needs no annotation. See [Elastic jobs](../concepts/elastic-jobs.md)",
+            gate="RackgateElasticIndexedJobs",
         ),
     ),
     *(
@@ -359,7 +370,7 @@ KEYS: Final[tuple[tuple[str, Row], ...]] = (
         )
     ),
     *(
-        (place, Row(f"{K}/{name}", DIFFERS, _POD_GROUP))
+        (place, Row(f"{K}/{name}", GATED, _POD_GROUP, gate=_PODS_GATE))
         for place, name in (
             ("pod (label)", "pod-group-name"),
             ("pod (annotation)", "pod-group-total-count"),
@@ -390,21 +401,21 @@ KEYS: Final[tuple[tuple[str, Row], ...]] = (
     ("Workload (label)", Row(f"{K}/job-uid", SAME)),
     ("Workload, queue, flavor, Topology (finalizer)", Row(f"{K}/resource-in-use", SAME)),
     *(
-        (place, Row(f"{K}/{name}", DIFFERS, note))
+        (place, Row(f"{K}/{name}", GATED, note, gate=_PODS_GATE))
         for place, name, note in (
             (
                 "pod (gate)",
                 "admission",
-                "With the gate `RackgatePodGroups`, the only gate of a plain pod. Without it nothing removes"
-                " Kueue's. Remove such pods before you migrate",
+                "The only gate of a plain pod. Without the feature gate nothing removes Kueue's. Remove such pods"
+                " before you migrate",
             ),
             (
                 "pod (label, finalizer)",
                 "managed",
-                "With the gate `RackgatePodGroups`; an evicted pod is not kept. Without it nothing removes"
-                " Kueue's finalizer. Remove such pods before you migrate",
+                "An evicted pod is not kept. Without the gate nothing removes Kueue's finalizer. Remove such pods"
+                " before you migrate",
             ),
-            ("Workload (annotation)", "is-group-workload", "With the gate `RackgatePodGroups`"),
+            ("Workload (annotation)", "is-group-workload", ""),
         )
     ),
     *(
@@ -429,22 +440,26 @@ KEYS: Final[tuple[tuple[str, Row], ...]] = (
 )
 
 PURPOSE: Final = (
-    f"This page lists every field, label, annotation and setting of Kueue {KUEUE_VERSION}, and what Rackgate does"
-    " with it."
+    f"This page lists every field, label, annotation, feature gate and setting of Kueue {KUEUE_VERSION}, and what"
+    " Rackgate does with it."
 )
 INTRODUCTION: Final = """\
-Nothing is ignored silently. What has no effect is named in three places:
+Nothing is ignored silently. What has no effect is named in these places:
 
 - The webhook warns about it when you create or change the object. `kubectl` prints the warning.
+- Without a queue label the webhook is not called. Then a policy in the API server warns about keys of Kueue on
+  a Job, JobSet, RayCluster or CronJob, for example about a misspelled queue label, and about the queue label on
+  [other kinds](../tasks/migrate-from-kueue.md#what-works-in-another-way).
 - The Event [`UnsupportedField`](events.md#administration) names it in objects that exist, for example after a
   [migration](../tasks/migrate-from-kueue.md).
-- `rackgate explain -f` names it before you submit a job.
+- `rackgate explain -f` names it before you submit a job, and `rackgate explain NAME` names it afterwards.
 
 | Word | Meaning |
 |---|---|
 | same | Rackgate does what Kueue does |
 | better | The same, and more |
 | differs | The note says how |
+| behind a gate | The same, if you enable the feature gate that is named. It is off by default |
 | no effect, warned | The field is stored. The note says what happens instead |
 | rejected | The object is not accepted |
 | not written | Kueue writes this status, Rackgate does not |
@@ -456,15 +471,43 @@ The API server serves `v1beta2` of all kinds, and `v1beta1` of Topology, Resourc
 WorkloadPriorityClass. It rejects `v1beta1` of the other kinds."""
 KEYS_TEXT: Final = """\
 *Job* stands for Jobs, JobSets and RayClusters, *template* for their pod templates. The webhook also warns about
-keys of `kueue.x-k8s.io` that are not in this table."""
+keys of `kueue.x-k8s.io` that are not in this table, and suggests the key that you may have meant."""
+GATES_TEXT: Final = """\
+A gate that is *a switch* has the same meaning in Rackgate. Of the others a service accepts only the
+value in the table, and logs `feature_gate_without_effect`; with another value it does not start, and the message
+names the gate. [Feature gates](feature-gates.md) describes the switches, and the gates that Kueue does not have."""
 CONFIGURATION_TEXT: Final = """\
 Rackgate does not read the configuration of Kueue: a service does not start with a file of
 `config.kueue.x-k8s.io`, or with a key that it does not know. [`rackgate kueue-config`](cli.md) translates it, and
 names what it cannot translate. [Settings](settings.md) describes the settings in the last column."""
 
 
+def _fixed(gate: KueueGate) -> tuple[str, str, str]:
+    if gate.replaced_by:
+        return DIFFERS, "none", f"Set `{gate.replaced_by}`: {gate.note}"
+    if gate.behaves is None:
+        return Support.NOT_NEEDED, "any", gate.note
+    return (SAME, "true", gate.note) if gate.behaves else (Support.NOT_YET, "false", gate.note)
+
+
+def gate_rows() -> list[tuple[str, ...]]:
+    """Every feature gate of Kueue: name, what Rackgate does, accepted value, note."""
+    fixed = [(f"`{name}`", *_fixed(gate)) for name, gate in KUEUE_GATES.items()]
+    switches = [
+        (
+            f"`{gate.name}`",
+            str(SAME),
+            "any",
+            f"A switch, {'on' if gate.default else 'off'} by default",
+        )
+        for gate in GATES
+        if gate.name in kueue_names("gates")
+    ]
+    return sorted((*fixed, *switches), key=lambda row: row[0].strip("`"))
+
+
 def _fields_table(kind: str) -> str:
-    rows = [(f"`{row.name.removesuffix(SUBTREE)}`", row.outcome, row.note) for row in FIELDS[kind]]
+    rows = [(f"`{row.name.removesuffix(SUBTREE)}`", row.word, row.note) for row in FIELDS[kind]]
     return f"## {kind}\n\n{table(('Field', 'Rackgate', 'Note'), rows)}"
 
 
@@ -475,7 +518,7 @@ def _setting(text: str) -> str:
 
 def text() -> str:
     """The page."""
-    keys = [(f"`{row.name}`", place, row.outcome, row.note) for place, row in KEYS]
+    keys = [(f"`{row.name}`", place, row.word, row.note) for place, row in KEYS]
     settings = [
         (
             f"`{row.name.removesuffix(SUBTREE)}`",
@@ -487,12 +530,14 @@ def text() -> str:
     ]
     head = ("Field of Kueue", "Rackgate", "Note", "Settings of Rackgate")
     return page(
-        "Fields of Kueue",
+        "Compatibility with Kueue",
         PURPOSE,
         INTRODUCTION,
         *(_fields_table(kind) for kind in FIELDS),
         f"## Labels, annotations, gates and finalizers\n\n{KEYS_TEXT}",
         table(("Key", "Object", "Rackgate", "Note"), keys),
+        f"## Feature gates\n\n{GATES_TEXT}",
+        table(("Gate of Kueue", "Rackgate", "Accepted value", "Note"), gate_rows()),
         f"## Configuration\n\n{CONFIGURATION_TEXT}",
         table(head, settings),
     )

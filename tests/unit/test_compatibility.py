@@ -1,4 +1,4 @@
-"""docs/reference/kueue-fields.md names all of Kueue's API, and what it says is true."""
+"""docs/reference/compatibility.md names all of Kueue's API, and what it says is true."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from rackgate.api import names
 from rackgate.api.unsupported import WRITTEN_BY_KUEUE, unsupported_fields
+from rackgate.features import GATES
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_cli.kueue_config.table import SETTINGS, KueueSetting, Support
 from rackgate_ungater.settings import UngaterConfiguration
@@ -22,7 +23,14 @@ from tests.support.kueue_names import kueue_names
 from tests.support.manifests import cluster_queue, manifest, workload
 from tests.support.objects import job
 from tests.support.reference import ROOT
-from tests.support.reference.kueue_fields import FIELDS, KEYS, Outcome, Row
+from tests.support.reference.compatibility import (
+    FIELDS,
+    INTRODUCTION,
+    KEYS,
+    Outcome,
+    Row,
+    gate_rows,
+)
 from tests.unit.webhook.reviews import review
 
 Object = dict[str, Any]
@@ -104,6 +112,33 @@ def test_every_setting_of_kueue_has_a_row() -> None:
     found = kueue_names("config")
     assert not_covered(found, SETTINGS) == []
     assert without_a_name(SETTINGS, found) == []
+
+
+def test_every_gate_of_kueue_has_a_row_and_says_what_happens() -> None:
+    rows = {row[0].strip("`"): row for row in gate_rows()}
+    assert set(rows) == set(kueue_names("gates"))
+    assert [name for name, row in rows.items() if not row[3]] == []
+
+
+def test_what_is_behind_a_gate_names_one_that_is_off_by_default() -> None:
+    off = {gate.name for gate in GATES if not gate.default}
+    rows = [*(row for _, row in KEYS), *(row for listed in FIELDS.values() for row in listed)]
+    assert {row.gate for row in rows if row.outcome is Outcome.GATED} <= off
+    assert [row.name for row in rows if bool(row.gate) != (row.outcome is Outcome.GATED)] == []
+    named = {name for row in rows for name in re.findall(r"gate `(\w+)`", row.note)}
+    assert named <= {gate.name for gate in GATES}
+
+
+def test_what_is_not_honoured_says_what_happens_instead() -> None:
+    instead = (Outcome.WARNED, Outcome.REJECTED, Outcome.DIFFERS, Outcome.BETTER)
+    rows = [*(row for _, row in KEYS), *(row for listed in FIELDS.values() for row in listed)]
+    quiet = {row.name for row in rows if row.outcome in instead and not row.note}
+    assert quiet == {"status.*"}  # of a kind that the API server does not know
+
+
+def test_the_page_explains_each_of_its_words() -> None:
+    for word in (*Outcome, *Support):
+        assert f"\n| {word} | " in INTRODUCTION
 
 
 def _field(model: type[BaseModel], path: list[str]) -> bool:
