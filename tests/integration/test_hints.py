@@ -19,10 +19,10 @@ TOPOLOGY = "kueue.x-k8s.io/podset-requird-topology"
 
 def unlabelled(part: str = "", key: str = "", *, template: bool = False) -> dict[str, Any]:
     """A Job that has no queue label, and one label or annotation."""
-    found = job("train", 2, queue=None)
+    # A Job without labels gets those of its template.
+    found = job("train", 2, queue=None, labels={"app": "train"})
     if key:
         target = found["spec"]["template"] if template else found
-        # The Job and its template share their labels.
         metadata = dict(target.get("metadata") or {})
         metadata[f"{part}s"] = {**(metadata.get(f"{part}s") or {}), key: "lq"}
         target["metadata"] = metadata
