@@ -214,6 +214,19 @@ def test_a_wait_that_ended_starts_again() -> None:
     assert waits.next_due_at(KEY) is None
 
 
+def test_gangs_of_one_name_in_several_workloads_are_reported_one_by_one() -> None:
+    """Child Jobs of a JobSet have Workloads of gangs of their own, made from one template."""
+    waits = GangWaits()
+    both = [
+        msgspec.structs.replace(gangs(), name=name, uid=f"uid-of-{name}") for name in ("one", "two")
+    ]
+    found = tuple(HeldPods("ForeignGate", "gg", own.name, (member(0),), own) for own in both)
+    waits.update(KEY, GangDecision([], held=found), 100.0)
+    due = waits.due(KEY, 100.0 + GANG_WAITING_S)
+    assert [one.message for one in due] == ["one", "two"]
+    assert waits.count("ForeignGate", lambda _: True) == 2
+
+
 def test_pods_of_no_group_are_reported_at_once_and_others_after_a_minute() -> None:
     waits = GangWaits()
     waits.update(KEY, held("NoPart", "pod-0"), 100.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from rackgate.gang.membership import Mismatch
 from rackgate.gang.readiness import Waiting
@@ -23,6 +23,9 @@ HOLD_REASONS: Final[tuple[str, ...]] = (
 GANG_WAITING_S: Final = 10.0
 WORKLOAD_MISSING_S: Final = 60.0
 MISMATCH_EVERY_S: Final = 60.0
+
+# UID of the Workload of gangs, what waits, and why.
+_Reason: TypeAlias = tuple[str, str, str]
 
 
 @dataclass(slots=True)
@@ -56,16 +59,19 @@ class GangWaits:
     """The pods that wait for their gangs, by Workload."""
 
     def __init__(self) -> None:
-        self._waits: dict[WorkloadKey, dict[tuple[str, str], _Wait]] = {}
+        self._waits: dict[WorkloadKey, dict[_Reason, _Wait]] = {}
 
     def update(self, key: WorkloadKey, decision: GangDecision, now: float) -> None:
         """Record what waits now."""
         known = self._waits.pop(key, {})
         waits = {}
         for held in decision.held:
-            wait = known.get((held.subject, held.reason)) or _Wait(held, now)
+            # Gangs of several Workloads of gangs may have one name.
+            of = held.workload.uid if held.workload is not None else ""
+            reason = of, held.subject, held.reason
+            wait = known.get(reason) or _Wait(held, now)
             wait.held = held
-            waits[held.subject, held.reason] = wait
+            waits[reason] = wait
         if waits:
             self._waits[key] = waits
 
