@@ -408,8 +408,8 @@ def test_starts_that_cannot_be_judged_are_left_out(reason: str) -> None:
 def test_pods_of_another_gang_or_job_do_not_count() -> None:
     seen = Watched()
     seen.drop("train-2")
-    stranger = hold(pod("train", 2, None))
-    stranger["metadata"]["annotations"][names.WORKLOAD_ANNOTATION] = "job-other"
+    of_another_job = hold(pod("train", 2, None))
+    of_another_job["metadata"]["annotations"][names.WORKLOAD_ANNOTATION] = "job-other"
     seen.now += 31
-    seen.show(stranger, released("train-0"))
+    seen.show(of_another_job, released("train-0"))
     assert len(seen.short()) == 1
