@@ -6,8 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from rackgate.kube.errors import NotFoundError
+
 T = TypeVar("T")
 DEADLINE_S = 90.0
+NOT_YET = (LookupError, TypeError, ValueError, NotFoundError)
+"""What a probe raises that reads a field, or an object, which is not there yet."""
 
 
 class WaitedTooLongError(AssertionError):
@@ -23,6 +27,10 @@ async def until(
 ) -> T:
     """Poll `probe` until it returns something true, and return that.
 
+    A probe reads what others write. An object without the field yet (LookupError, or a TypeError or
+    ValueError of what is read from it), or no object yet, is an answer like any other that is not
+    true: it is asked again. If it is still so at the end, the error tells what the probe raised.
+
     Args:
         what: what is waited for, in words.
         probe: asked again and again.
@@ -32,14 +40,23 @@ async def until(
 
     Raises:
         WaitedTooLongError: with what was seen last.
+        Exception: any other error of `probe`, at once.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout_s
     while True:
-        value = await probe()
-        if value:
-            return value
+        last: object
+        cause = None
+        try:
+            value = await probe()
+            if value:
+                return value
+            last = value
+        except NOT_YET as error:
+            last = cause = error
         if loop.time() > end:
-            last = value if seen is None else seen()
-            raise WaitedTooLongError(f"{what}: not within {timeout_s:g} s; last seen: {last!r}")
+            last = last if seen is None else seen()
+            raise WaitedTooLongError(
+                f"{what}: not within {timeout_s:g} s; last seen: {last!r}"
+            ) from cause
         await asyncio.sleep(every_s)
