@@ -151,8 +151,13 @@ def counted_room(flavor_topology: FlavorTopology) -> FreeCapacitySummary:
             name: max(sum(free[leaf][name] for leaf in leaves) for leaves in domains.values())
             for name in (capacity.resources if domains else ())
         }
-        idle = sum(not any(placed[leaf] for leaf in leaves) for leaves in domains.values())
-        levels.append(LevelFreeCapacity(key, len(domains), idle, largest))
+        used = [leaves for leaves in domains.values() if any(placed[leaf] for leaf in leaves)]
+        idle = len(domains) - len(used)
+        fragmented = {
+            name: sum(free[leaf][name] for leaves in used for leaf in leaves)
+            for name in (capacity.resources if domains else ())
+        }
+        levels.append(LevelFreeCapacity(key, len(domains), idle, largest, fragmented))
     whole = {name: sum(rooms[name] for rooms in free.values()) for name in capacity.resources}
     return FreeCapacitySummary(tuple(levels), whole)
 

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
+from rackgate.runtime.metrics import REGISTRY
 from rackgate.topology.assignment import decode
 from rackgate_assigner.__main__ import serve
 from rackgate_assigner.assigner import Assigner
@@ -217,6 +218,27 @@ async def test_a_finished_job_frees_its_room_and_its_workload(world: World) -> N
         await eventually(lambda: world.runs("second"))
         await eventually(lambda: not world.workload("first")["metadata"].get("finalizers"))
         assert world.condition("first", "Finished") == ("True", "Succeeded")
+
+
+@pytest.mark.requirement("OPS-09")
+async def test_how_long_a_job_waited_and_ran_is_counted(world: World) -> None:
+    counted = {
+        "workload_creation_latency_seconds": {"job_kind": "Job"},
+        "execution_time_seconds": {"cluster_queue": "cq"},
+    }
+
+    def counts() -> list[float]:
+        return [
+            REGISTRY.get_sample_value(f"rackgate_{name}_count", labels) or 0.0
+            for name, labels in counted.items()
+        ]
+
+    before = counts()
+    async with assigner(world):
+        world.submit("first", 2, required=RACK)
+        await eventually(lambda: world.runs("first"))
+        world.complete("first")
+        await eventually(lambda: counts() == [count + 1 for count in before])
 
 
 async def test_a_deleted_job_takes_its_workload_along(world: World) -> None:

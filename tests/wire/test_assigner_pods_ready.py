@@ -11,6 +11,7 @@ import pytest
 
 from rackgate.api import resources as kinds
 from rackgate.runtime import clock
+from rackgate.runtime.metrics import REGISTRY
 from rackgate_assigner.assigner import Assigner
 from tests.support.apiserver import Object
 from tests.support.apiserver_faults import Fault
@@ -94,6 +95,25 @@ async def test_pods_that_are_ready_in_time_are_left_alone_and_lost_ones_have_as_
         world.lose("train")
         await eventually(world.shows("train", "Evicted", "True", "PodsReadyTimeout"))
         assert evictions(world, "train") == {("PodsReadyTimeout", "WaitForRecovery"): 1}
+
+
+@pytest.mark.requirement("OPS-09")
+async def test_how_long_pods_took_to_be_ready_is_counted_once() -> None:
+    names = ("ready_wait_time_seconds", "admitted_until_ready_wait_time_seconds")
+
+    def counts() -> list[float]:
+        queue = {"cluster_queue": "cq"}
+        found = [REGISTRY.get_sample_value(f"rackgate_{name}_count", queue) for name in names]
+        return [count or 0.0 for count in found]
+
+    before = counts()
+    async with Losing() as world, replica(world, PATIENT):
+        furnish(world)
+        world.submit("train")
+        await eventually(lambda: counts() == [count + 1 for count in before])
+        world.lose("train")
+        await eventually(lambda: world.condition("train", "PodsReady")[0] == "False")
+    assert counts() == [count + 1 for count in before]
 
 
 async def test_pods_that_are_ready_count_before_the_condition_says_so() -> None:

@@ -305,7 +305,8 @@ SETTINGS: Final[tuple[KueueSetting, ...]] = (
     KueueSetting(
         "metrics",
         Support.DIFFERS,
-        "[Metrics](metrics.md): the names of Kueue with the prefix `rackgate_`",
+        "[Metrics](metrics.md): the names of Kueue with the prefix `rackgate_`, "
+        "and, with `metrics.kueueNames`, under the names of Kueue, too",
     ),
     KueueSetting(
         "metrics.bindAddress",

@@ -51,6 +51,7 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
             settings.health.port,
             lambda: client.versions.missing() + installation.missing() + assigner.missing(),
             host=settings.health.host,
+            kueue_metrics=settings.metrics.kueue_names,
         )
         async with health, asyncio.TaskGroup() as group:
             background = [

@@ -69,6 +69,37 @@ CHECKS_WAIT: Final = histogram(
     ("cluster_queue",),
     WAIT_BUCKETS,
 )
+READY_WAIT: Final = histogram(
+    "ready_wait_time_seconds",
+    "From creation or requeueing until all pods are ready for the first time.",
+    ("cluster_queue",),
+    WAIT_BUCKETS,
+)
+ADMITTED_UNTIL_READY_WAIT: Final = histogram(
+    "admitted_until_ready_wait_time_seconds",
+    "From admission until all pods are ready for the first time.",
+    ("cluster_queue",),
+    WAIT_BUCKETS,
+)
+EXECUTION_TIME: Final = histogram(
+    "execution_time_seconds",
+    "Of a Workload that finished: the time since its last admission. Of one with a maximum "
+    "execution time, also that of earlier admissions.",
+    ("cluster_queue",),
+    WAIT_BUCKETS,
+)
+READY_TO_EVICTED: Final = histogram(
+    "pods_ready_to_evicted_time_seconds",
+    "From the time when all pods were ready until the eviction.",
+    ("cluster_queue", "reason", "underlying_cause"),
+    WAIT_BUCKETS,
+)
+CREATION_LATENCY: Final = histogram(
+    "workload_creation_latency_seconds",
+    "From the creation of a job to that of its Workload.",
+    ("job_kind",),
+    (*(0.01 * 2**n for n in range(11)),),
+)
 EVICTED: Final = counter(
     "evicted_workloads_total", "Evictions.", ("cluster_queue", "reason", "underlying_cause")
 )

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rackgate.features import Features
 from rackgate.runtime.namespaces import NamespaceSelector
-from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
+from rackgate.runtime.settings import BaseServiceSettings, ConfigModel, MetricsSettings
 from rackgate_assigner.quota.admission_fair_sharing import AdmissionFairSharing
 from rackgate_assigner.visibility.settings import VisibilitySettings
 from rackgate_assigner.workload.pods_ready_timeout import PodsReadyTimeouts
@@ -225,6 +225,8 @@ class AssignerSettings(BaseServiceSettings):
 
     kind: Literal["AssignerConfiguration"] = "AssignerConfiguration"
     """Kind of this file."""
+    metrics: MetricsSettings = MetricsSettings()
+    """What /metrics has in addition."""
     cycle: CycleSettings = CycleSettings()
     """The scheduling cycle."""
     queue_status: QueueStatusSettings = QueueStatusSettings()

@@ -62,6 +62,7 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
             + elector.missing()
         ),
         host=settings.health.host,
+        kueue_metrics=settings.metrics.kueue_names,
     )
     try:
         async with health, asyncio.TaskGroup() as group:

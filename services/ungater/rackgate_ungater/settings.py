@@ -6,7 +6,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
+from rackgate.runtime.settings import BaseServiceSettings, ConfigModel, MetricsSettings
 
 # Connections reserved for Leases, watches, lists and Events.
 SPARE_CONNECTIONS: Final = 32
@@ -29,6 +29,8 @@ class UngaterConfiguration(BaseServiceSettings):
 
     kind: Literal["UngaterConfiguration"] = "UngaterConfiguration"
     """Kind of this file."""
+    metrics: MetricsSettings = MetricsSettings()
+    """What /metrics has in addition."""
     batch_window: float = Field(default=1.0, ge=0, le=60)
     """Maximum seconds from the first pod event of a Workload to its reconciliation, which also
     covers later events. It starts earlier if every pod that may be ungated is seen, unless the last

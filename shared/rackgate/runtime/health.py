@@ -17,11 +17,25 @@ class HealthServer:
     """
 
     def __init__(
-        self, port: int, ready: Callable[[], list[str]], *, host: str = "127.0.0.1"
+        self,
+        port: int,
+        ready: Callable[[], list[str]],
+        *,
+        host: str = "127.0.0.1",
+        kueue_metrics: bool = False,
     ) -> None:
+        """Prepare.
+
+        Args:
+            port: to listen on.
+            ready: why the service is not ready, one reason each.
+            host: address to listen on.
+            kueue_metrics: serve metrics under Kueue's names, too.
+        """
         self.host = host
         self.port = port
         self._ready = ready
+        self._kueue_metrics = kueue_metrics
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -62,4 +76,5 @@ class HealthServer:
         return web.Response(text="ok\n")
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=metrics.render(), headers={"Content-Type": metrics.CONTENT_TYPE})
+        body = metrics.render(kueue_names=self._kueue_metrics)
+        return web.Response(body=body, headers={"Content-Type": metrics.CONTENT_TYPE})

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from rackgate.runtime import clock
+from rackgate.runtime.kueue_metrics import kueue_metrics
 
 PREFIX: Final = "rackgate"
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -153,9 +154,24 @@ def initialize_series(metric: Counter, label: str, values: Sequence[str]) -> Cou
     return metric
 
 
-def render() -> bytes:
-    """All metrics in the text exposition format."""
-    return generate_latest(REGISTRY)
+class _Collected(Collector):
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def render(*, kueue_names: bool = False) -> bytes:
+    """All metrics in the text exposition format.
+
+    Args:
+        kueue_names: also those of Kueue, under Kueue's names.
+    """
+    if not kueue_names:
+        return generate_latest(REGISTRY)
+    ours = list(REGISTRY.collect())
+    return generate_latest(_Collected([*ours, *kueue_metrics(ours)]))
 
 
 class _GcTimer:

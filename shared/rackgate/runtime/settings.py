@@ -92,6 +92,14 @@ class HealthSettings(ConfigModel):
     """Port to listen on; 0: the kernel chooses one."""
 
 
+class MetricsSettings(ConfigModel):
+    """What /metrics has in addition."""
+
+    kueue_names: bool = False
+    """Serve what Kueue has, too, under Kueue's names (kueue_...), so that dashboards and alerts
+    that were made for Kueue work."""
+
+
 class LeaderElectionSettings(ConfigModel):
     """The Leases that elect the active replica."""
 

@@ -27,6 +27,15 @@ holds a pod, a Workload or a UID.
 Alerts and a dashboard for these metrics are in `deploy/monitoring`. See
 [Monitor Rackgate](../tasks/monitor.md)."""
 
+KUEUE: Final = """\
+With `metrics.kueueNames: true` in their configurations, the assigner and the ungater serve these series,
+too, with the values of the metrics of the same name above, so that dashboards and alerts that were made
+for Kueue work. Series under both names cost a scrape twice the size, so the setting is off by default.
+
+`replica_role` is `leader` or `follower` in the assigner; in the ungater, where all replicas act, it is
+`standalone`. The labels `priority_class` and `is_group` of Kueue are not served: queries that group by other
+labels are not affected. A query that expects series of one process only must not select a job."""
+
 
 def import_all(package: str) -> None:
     """Import every module of a package, so that all it declares is known."""
@@ -55,6 +64,25 @@ def _sections() -> Iterator[str]:
         seen = len(DECLARED)
 
 
+def _kueue_section() -> str:
+    from rackgate.runtime.kueue_metrics import LABELS, MISSING, PREFIX, ROLE
+
+    rows = [
+        (f"`{PREFIX}{name}`", ", ".join(f"`{label}`" for label in (*labels, ROLE)))
+        for name, labels in LABELS.items()
+    ]
+    missing = [(f"`{PREFIX}{name}`", instead) for name, instead in MISSING.items()]
+    return "\n\n".join(
+        (
+            "## Kueue's names",
+            KUEUE,
+            table(("Metric", "Labels"), rows),
+            "These metrics of Kueue are not served:",
+            table(("Metric", "Use instead"), missing),
+        )
+    )
+
+
 def text() -> str:
     """The page. Needs a process that has imported no service yet."""
-    return page("Metrics", PURPOSE, INTRODUCTION, *_sections())
+    return page("Metrics", PURPOSE, INTRODUCTION, *_sections(), _kueue_section())

@@ -92,6 +92,30 @@ def test_who_can_never_be_admitted_as_things_are_is_not_active() -> None:
 
 
 @pytest.mark.requirement("OPS-09")
+def test_the_tree_of_cohorts_is_reported_with_what_its_queues_hold() -> None:
+    cache = cache_with([node("a")])
+    cache.set_cluster_queue(cluster_queue(cohortName="team"))
+    admitted(cache, "w", 2)
+    assert of(cache, "cluster_queue_info") == {("cq", "team", "team"): 1}
+    assert of(cache, "cohort_info") == {("team", "", "team"): 1}
+    assert of(cache, "cohort_subtree_admitted_active_workloads") == {("team",): 1}
+    held = of(cache, "cohort_subtree_resource_reservations")
+    assert held[("team", "tas", "cpu")] == 2
+    quota = of(cache, "cohort_subtree_quota")
+    assert quota[("team", "tas", "cpu")] > 2
+
+
+@pytest.mark.requirement("OPS-09")
+def test_what_is_free_in_domains_with_pods_is_fragmented() -> None:
+    cache = cache_with([node("a"), node("b")])
+    total = sum(v for k, v in of(cache, "topology_free").items() if k[1] == "cpu")
+    assert of(cache, "topology_fragmented_free")[("tas", HOST, "cpu")] == 0
+    admitted(cache, "w", 1)
+    fragmented = of(cache, "topology_fragmented_free")
+    assert fragmented[("tas", HOST, "cpu")] == total / 2 - 1
+
+
+@pytest.mark.requirement("OPS-09")
 def test_who_pauses_after_an_eviction_is_not_active() -> None:
     cache = cache_with([node("a")])
     waiting(cache, "next", "WaitingForQuota")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rackgate.runtime import metrics
+from rackgate.runtime import kueue_metrics, metrics
 from rackgate_cli.controlplane import install
 from rackgate_cli.locations import deploy_dir
 from tests.support import promql
@@ -213,3 +213,12 @@ def test_every_replica_is_scraped_under_the_name_of_its_service() -> None:
         for value in values.split("|")
     }
     assert wanted == jobs
+
+
+@pytest.mark.requirement("OPS-09")
+def test_each_metric_under_a_name_of_kueue_is_one_of_ours() -> None:
+    ours = {metric.name: set(metric.labels) for metric in declared_metrics()}
+    for name, labels in kueue_metrics.LABELS.items():
+        own = ours[f"{metrics.PREFIX}_{name}"]
+        derived = {kueue_metrics.COHORT, "active"}
+        assert set(labels) - derived <= own, name

@@ -47,7 +47,7 @@ from rackgate_assigner.jobs.state import (
     resolve_priority,
 )
 from rackgate_assigner.reporter import Reporter
-from rackgate_assigner.scheduler.writer import WorkloadWriter
+from rackgate_assigner.scheduler.writer import WorkloadWriter, seconds_since
 
 _PatchBuilder = Callable[
     [JobLike, Workload, Mapping[str, ResourceFlavor], JobGang],
@@ -289,6 +289,8 @@ class ActionExecutor:
             note = f"the Workload was rejected: {error.message}"
             self._report.job(job, "ErrWorkloadCompose", note, warning=True)
             raise
+        created_s = seconds_since(job.metadata.creation_timestamp)
+        metrics.CREATION_LATENCY.labels(job_kind=kind_of(job).name).observe(created_s)
         log.info("workload_created", workload=f"{namespace}/{name}", job=job.metadata.key)
 
     async def _delete_job(self, job: JobLike, workload: Workload, why: str) -> None:

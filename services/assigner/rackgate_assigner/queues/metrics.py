@@ -20,7 +20,7 @@ from rackgate_assigner.cache.usage import BACKING_OFF, QueueTotals
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity, local_queue_activity
 from rackgate_assigner.quota.fair_sharing import share_of
 from rackgate_assigner.quota.queues import FlavorResource
-from rackgate_assigner.quota.tree import QuotaNode
+from rackgate_assigner.quota.tree import QuotaNode, QuotaTree
 from rackgate_assigner.topology.capacity import summarize_free_capacity
 
 Sample: TypeAlias = tuple[Sequence[str], float]
@@ -93,6 +93,31 @@ COHORT_WEIGHTED_SHARE: Final = scraped_gauge(
     "NaN while it borrows with weight 0.",
     ("cohort",),
 )
+CLUSTER_QUEUE_INFO: Final = scraped_gauge(
+    "cluster_queue_info",
+    "1 for the Cohort of a ClusterQueue and the root above it; empty without a Cohort.",
+    ("cluster_queue", "parent_cohort", "root_cohort"),
+)
+COHORT_INFO: Final = scraped_gauge(
+    "cohort_info",
+    "1 for the parent of a Cohort and the root above it; a root has no parent.",
+    ("cohort", "parent_cohort", "root_cohort"),
+)
+COHORT_QUOTA: Final = scraped_gauge(
+    "cohort_subtree_quota",
+    "Quota of the Cohort, and what is lent to it from below; units as for quota.",
+    ("cohort", "flavor", "resource"),
+)
+COHORT_RESERVATION: Final = scraped_gauge(
+    "cohort_subtree_resource_reservations",
+    "Quota held by Workloads of all ClusterQueues below the Cohort; units as for quota.",
+    ("cohort", "flavor", "resource"),
+)
+COHORT_ADMITTED: Final = scraped_gauge(
+    "cohort_subtree_admitted_active_workloads",
+    "Workloads of all ClusterQueues below the Cohort that are admitted and not finished.",
+    ("cohort",),
+)
 RESERVATION: Final = scraped_gauge(
     "cluster_queue_resource_reservation",
     "Quota held by Workloads with reserved quota, and usage of their pods beyond it.",
@@ -148,6 +173,12 @@ FREE: Final = scraped_gauge(
     "Free capacity of all nodes of the flavor; units as for quota.",
     _PAIR,
 )
+FRAGMENTED: Final = scraped_gauge(
+    "topology_fragmented_free",
+    "Free capacity of the domains of the level that have pods placed by TAS: a job that needs a "
+    "whole domain cannot use it; units as for quota.",
+    ("flavor", "level", "resource"),
+)
 LARGEST_FREE: Final = scraped_gauge(
     "topology_largest_free",
     "Free capacity of the domain of the level with the most: the limit of a job that requires one.",
@@ -198,6 +229,7 @@ def queue_families(cache: Cache, features: Features) -> Iterator[GaugeMetricFami
     yield COHORT_WEIGHTED_SHARE.family(
         ((name,), _share(node)) for name, node in tree.cohorts.items()
     )
+    yield from _cohorts(tree, cache.totals.cluster_queues)
     yield RESERVATION.family(
         _amounts(pairs, {key: found.reserved_quota for key, found in totals.items()})
     )
@@ -221,11 +253,48 @@ def topology_families(cache: Cache) -> Iterator[GaugeMetricFamily]:
         for name, room in rooms.items()
         for resource, amount in room.free.items()
     )
+    yield FRAGMENTED.family(
+        ((name, level.key, resource), in_units(resource, amount))
+        for name, level in levels
+        for resource, amount in level.fragmented.items()
+    )
     yield LARGEST_FREE.family(
         ((name, level.key, resource), in_units(resource, amount))
         for name, level in levels
         for resource, amount in level.largest_free.items()
     )
+
+
+def _cohorts(tree: QuotaTree, totals: Mapping[str, QueueTotals]) -> Iterator[GaugeMetricFamily]:
+    """The tree of Cohorts, and what the ClusterQueues below each of them hold."""
+    yield CLUSTER_QUEUE_INFO.family(
+        ((name, node.parent.name, node.root.name) if node.parent is not None else (name, "", ""), 1)
+        for name, node in tree.queues.items()
+    )
+    yield COHORT_INFO.family(
+        ((name, node.parent.name if node.parent is not None else "", node.root.name), 1)
+        for name, node in tree.cohorts.items()
+    )
+    yield COHORT_QUOTA.family(
+        ((name, *pair), in_units(pair[1], amount))
+        for name, node in tree.cohorts.items()
+        for pair, amount in node.subtree.items()
+    )
+    admitted: Counter[str] = Counter()
+    reserved: dict[str, Counter[FlavorResource]] = {
+        name: Counter(dict.fromkeys(node.subtree, 0)) for name, node in tree.cohorts.items()
+    }
+    for name, node in tree.queues.items():
+        found = totals.get(name, QueueTotals())
+        for cohort in node.path[1:]:
+            admitted[cohort.name] += found.admitted
+            reserved[cohort.name].update(found.reserved_quota)
+    yield COHORT_RESERVATION.family(
+        ((name, *pair), in_units(pair[1], amount))
+        for name, amounts in reserved.items()
+        for pair, amount in amounts.items()
+    )
+    yield COHORT_ADMITTED.family(((name,), admitted[name]) for name in tree.cohorts)
 
 
 def _share(node: QuotaNode) -> float:

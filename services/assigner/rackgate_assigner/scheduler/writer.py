@@ -188,7 +188,7 @@ class WorkloadWriter:
         )
         reserved = workload.condition(WorkloadCondition.QUOTA_RESERVED)
         since = reserved.last_transition_time if reserved is not None else None
-        metrics.CHECKS_WAIT.labels(cluster_queue=queue).observe(_seconds_since(since))
+        metrics.CHECKS_WAIT.labels(cluster_queue=queue).observe(seconds_since(since))
         self._count_admission(workload, queue, _flavors_of(admission), _queued_s(workload))
         return answer.metadata.resource_version
 
@@ -340,6 +340,10 @@ class WorkloadWriter:
             "underlying_cause": underlying_cause,
         }
         metrics.EVICTED.labels(**labels).inc()
+        ready = workload.condition(WorkloadCondition.PODS_READY)
+        if ready is not None and ready.status == conditions.TRUE:
+            ready_s = seconds_since(ready.last_transition_time)
+            metrics.READY_TO_EVICTED.labels(**labels).observe(ready_s)
         if first:
             metrics.EVICTED_ONCE.labels(**labels).inc()
         log.info("workload_evicted", workload=workload.metadata.key, reason=reason)
@@ -372,7 +376,7 @@ class WorkloadWriter:
         queue = admission.cluster_queue if admission is not None else ""
         since = evicted.last_transition_time if evicted is not None else None
         latency = metrics.EVICTION_LATENCY.labels(cluster_queue=queue, reason=reason)
-        latency.observe(_seconds_since(since))
+        latency.observe(seconds_since(since))
         log.info("workload_requeued", workload=workload.metadata.key, reason=reason)
         return answer
 
@@ -396,6 +400,11 @@ class WorkloadWriter:
         admission = workload.status.admission
         queue = admission.cluster_queue if admission is not None else ""
         metrics.FINISHED.labels(cluster_queue=queue, reason=reason).inc()
+        admitted = workload.condition(WorkloadCondition.ADMITTED)
+        if admitted is not None and admitted.status == conditions.TRUE:
+            past_s = workload.status.accumulated_past_execution_time_seconds or 0
+            executed_s = past_s + seconds_since(admitted.last_transition_time)
+            metrics.EXECUTION_TIME.labels(cluster_queue=queue).observe(executed_s)
         log.info("workload_finished", workload=workload.metadata.key, reason=reason)
         return answer
 
@@ -403,7 +412,16 @@ class WorkloadWriter:
         """Write condition PodsReady; returns the resulting Workload."""
         changes = conditions.pods_ready_conditions(workload, ready=ready)
         listed = listed_conditions(workload, JOB_TYPES, changes)
-        return await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
+        answer = await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
+        admission = workload.status.admission
+        admitted = workload.condition(WorkloadCondition.ADMITTED)
+        is_first = changes[0].reason == "Started"
+        if is_first and admission is not None and admitted is not None:
+            queue = admission.cluster_queue
+            metrics.READY_WAIT.labels(cluster_queue=queue).observe(_queued_s(workload))
+            waited_s = seconds_since(admitted.last_transition_time)
+            metrics.ADMITTED_UNTIL_READY_WAIT.labels(cluster_queue=queue).observe(waited_s)
+        return answer
 
     async def update_reclaimable_pods(
         self, workload: Workload, done: Mapping[str, int]
@@ -560,7 +578,7 @@ def _pending_s(workload: Workload) -> float:
     reserved = workload.condition(WorkloadCondition.QUOTA_RESERVED)
     if workload.condition(WorkloadCondition.EVICTED) is not None and reserved is not None:
         since = reserved.last_transition_time
-    return _seconds_since(since)
+    return seconds_since(since)
 
 
 def _queued_s(workload: Workload) -> float:
@@ -569,7 +587,7 @@ def _queued_s(workload: Workload) -> float:
     requeued = workload.condition(WorkloadCondition.REQUEUED)
     if requeued is not None and requeued.status == conditions.TRUE:
         since = requeued.last_transition_time
-    return _seconds_since(since)
+    return seconds_since(since)
 
 
 def _flavors_of(admission: Mapping[str, Any] | None) -> str:
@@ -578,8 +596,8 @@ def _flavors_of(admission: Mapping[str, Any] | None) -> str:
     return ",".join(sorted({name for part in parts for name in part["flavors"].values()}))
 
 
-def _seconds_since(moment: str | None) -> float:
-    """0 for what is not a timestamp: any client that may write a status may write a condition."""
+def seconds_since(moment: str | None) -> float:
+    """Seconds since a timestamp; 0 for another text, which who may write a status may write."""
     try:
         return max(0.0, (clock.now() - parse_rfc3339(moment or "")).total_seconds())
     except ValueError:

@@ -399,12 +399,14 @@ class LevelFreeCapacity:
         domains: how many there are.
         idle: of these, domains without a pod that TAS placed.
         largest_free: by resource, the largest free amount of one domain; cpu in millicores.
+        fragmented: by resource, what is free in domains with pods that TAS placed.
     """
 
     key: str
     domains: int
     idle: int
     largest_free: Mapping[str, int]
+    fragmented: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +426,7 @@ def summarize_free_capacity(tree: TopologyTree, capacity: Capacity) -> FreeCapac
     """Free capacity of each domain; an over-committed leaf counts as 0."""
     if not tree.leaf_count:
         return FreeCapacitySummary(
-            tuple(LevelFreeCapacity(key, 0, 0, {}) for key in tree.levels),
+            tuple(LevelFreeCapacity(key, 0, 0, {}, {}) for key in tree.levels),
             dict.fromkeys(capacity.resources, 0),
         )
     free = np.maximum(capacity.free.T, 0)
@@ -432,14 +434,19 @@ def summarize_free_capacity(tree: TopologyTree, capacity: Capacity) -> FreeCapac
     levels = []
     for level, key in enumerate(tree.levels):
         starts = tree.leaf_ranges[level][:-1]
-        sums = np.add.reduceat(free, starts, axis=1).max(axis=1).tolist()
+        sums = np.add.reduceat(free, starts, axis=1)
+        is_idle = np.add.reduceat(placed, starts) == 0
         levels.append(
             LevelFreeCapacity(
                 key=key,
                 domains=len(starts),
-                idle=int((np.add.reduceat(placed, starts) == 0).sum()),
-                largest_free=dict(zip(capacity.resources, sums, strict=True)),
+                idle=int(is_idle.sum()),
+                largest_free=_by_resource(capacity, sums.max(axis=1)),
+                fragmented=_by_resource(capacity, (sums * ~is_idle).sum(axis=1)),
             )
         )
-    total = free.sum(axis=1).tolist()
-    return FreeCapacitySummary(tuple(levels), dict(zip(capacity.resources, total, strict=True)))
+    return FreeCapacitySummary(tuple(levels), _by_resource(capacity, free.sum(axis=1)))
+
+
+def _by_resource(capacity: Capacity, amounts: IntVector) -> dict[str, int]:
+    return dict(zip(capacity.resources, amounts.tolist(), strict=True))
