@@ -129,3 +129,26 @@ def test_a_preemptor_waits_for_the_rack_in_which_pods_end() -> None:
         cache.drop_pod(key)
     found = admissions(plan_cycle(cache))
     assert {host.rpartition("-")[0] for host in domains(found["high"])} == {where["low3"]}
+
+
+def test_what_ending_pods_use_follows_pods_and_nodes() -> None:
+    """A Workload that stands for ending pods is kept while nothing of them changes."""
+    cache = team_cache()
+    deleted_job(cache, 2)
+
+    def found() -> Any:
+        return cache.quota_usage().running.get("uid:job-gone")
+
+    first = found()
+    assert first.charges[0].assignment.domains == ((("a",), 2),)
+    assert found() is first
+    cache.set_node(node("b", cpu="64"))
+    assert found().charges == first.charges
+    cache.drop_pod("team/gone-0")
+    assert found().charges[0].assignment.domains == ((("a",), 1),)
+    cache.drop_node("a")
+    assert found() is None, "their end would not be seen"
+    cache.set_node(node("a", cpu="64"))
+    assert found().charges[0].assignment.domains == ((("a",), 1),)
+    cache.drop_pod("team/gone-1")
+    assert found() is None

@@ -24,7 +24,7 @@ from rackgate_assigner.cache.hosts import Hosts
 from rackgate_assigner.cache.indexes import discard
 from rackgate_assigner.cache.objects import Objects
 from rackgate_assigner.cache.pods.bound_pods import BoundPods
-from rackgate_assigner.cache.pods.ending_pods import ending_workloads
+from rackgate_assigner.cache.pods.ending_pods import EndingWorkloads
 from rackgate_assigner.cache.pods.live_pods import ExcessUsageTracker, LivePodCount, LivePods
 from rackgate_assigner.cache.pods.pod_defaults import without_pod_defaults
 from rackgate_assigner.cache.quota_usage import (
@@ -150,6 +150,7 @@ class Cache(Objects):
         # Pods that lost their controller, by the Workload that they name.
         self._pods_without_owner: dict[str, set[str]] = {}
         self.hosts = Hosts(self.nodes.values())
+        self._ending = EndingWorkloads(self.excess_usage, self.live_pods, self.nodes, self.hosts)
         self.trees = Trees(self.nodes, self.flavors, self.pods.charged, self.usages, self.hosts)
         self._quota_usage = QuotaUsage()
         self._pending: dict[str, WorkloadInfo] = {}
@@ -461,9 +462,7 @@ class Cache(Objects):
             self._quota_tree, totals.cluster_queues, totals.changed_cluster_queues
         )
         self._quota_usage.update_running(self.workloads.keys(), self._running_workload)
-        self._quota_usage.update_ending(
-            ending_workloads(self.excess_usage, self.live_pods, self.nodes, self.hosts)
-        )
+        self._quota_usage.update_ending(self._ending.read())
         return self._quota_usage
 
     def take_changes(self) -> Changes:

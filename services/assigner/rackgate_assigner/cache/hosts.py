@@ -14,13 +14,18 @@ from rackgate_assigner.topology.placement.node_matching import BLOCKING_EFFECTS
 
 
 class Hosts:
-    """Which nodes have which hostname label, and which hosts are healthy."""
+    """Which nodes have which hostname label, and which hosts are healthy.
+
+    Attributes:
+        version: rises whenever a host changes.
+    """
 
     def __init__(self, nodes: Iterable[NodeInfo] = ()) -> None:
         self._nodes: dict[str, NodeInfo] = {}
         # Names of nodes; a set only where several nodes share a label.
         self._by_host: dict[str, str | set[str]] = {}
         self._healthy: set[str] = set()
+        self.version = 0
         for node in nodes:
             self.put(node)
 
@@ -87,6 +92,7 @@ class Hosts:
         return node.labels.get(HOSTNAME_LABEL) if node is not None else None
 
     def _update_health(self, host: str) -> None:
+        self.version += 1
         node = self.node(host)
         open_ = node is not None and node.ready and not node.unschedulable
         if node and open_ and not any(t.effect in BLOCKING_EFFECTS for t in node.taints):

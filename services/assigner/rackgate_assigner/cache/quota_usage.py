@@ -40,7 +40,7 @@ class QuotaUsage:
         self._charged: dict[str, dict[FlavorResource, int]] = {}
         self._is_tree_outdated = self._is_running_outdated = True
         self._outdated: set[str] = set()
-        self._ending: list[str] = []
+        self._ending: dict[str, RunningWorkload] = {}
 
     def invalidate(self) -> None:
         """Whoever changed it failed to take the change back: everything is computed again."""
@@ -94,7 +94,7 @@ class QuotaUsage:
         """
         if self._is_running_outdated:
             self._is_running_outdated = False
-            self.running, self._outdated, self._ending = RunningWorkloads(), set(keys), []
+            self.running, self._outdated, self._ending = RunningWorkloads(), set(keys), {}
         for key in self._outdated:
             if key in self.running:
                 self.running.remove(key)
@@ -104,12 +104,13 @@ class QuotaUsage:
 
     def update_ending(self, ending: Iterable[RunningWorkload]) -> None:
         """Replace the Workloads that stand for ending pods; call it after `update_running`."""
-        for key in self._ending:
-            self.running.remove(key)
-        self._ending = []
-        for found in ending:
-            self.running.add(found)
-            self._ending.append(found.key)
+        before, self._ending = self._ending, {found.key: found for found in ending}
+        for key, workload in before.items():
+            if self._ending.get(key) is not workload:
+                self.running.remove(key)
+        for key, workload in self._ending.items():
+            if before.get(key) is not workload:
+                self.running.add(workload)
 
 
 def shared_quota_tree(

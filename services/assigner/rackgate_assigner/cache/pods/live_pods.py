@@ -77,6 +77,7 @@ class JobPods:
         terminating: being deleted, on a node that can report their end.
         has_long_grace_period: of these, pods with a long grace period.
         amounts: usage of all live pods, by resource, each pod counted under `pods`.
+        version: of the live pods; no two jobs, and no two states of one, have the same.
     """
 
     pods: set[str] = field(default_factory=set)
@@ -84,6 +85,7 @@ class JobPods:
     terminating: int = 0
     has_long_grace_period: int = 0
     amounts: dict[str, int] = field(default_factory=dict)
+    version: int = 0
 
     def count(self, row: PodInfo, sign: int) -> None:
         """Add (1) or remove (-1) one live pod."""
@@ -130,6 +132,7 @@ class LivePods:
         self.deleted_jobs: set[str] = set()
         # Deleted controllers of pods, as long as they have pods.
         self._deleted_owners: set[str] = set()
+        self._version = 0
 
     # Events. Each returns the roots whose pods changed.
 
@@ -283,6 +286,11 @@ class LivePods:
         account = self._by_root.get(root)
         return {} if account is None else account.amounts
 
+    def version(self, root: str) -> int:
+        """Changes whenever the live pods of a job do; 0 without any."""
+        account = self._by_root.get(root)
+        return 0 if account is None else account.version
+
     def rows_of(self, root: str) -> Iterator[PodInfo]:
         """The live pods of a job."""
         account = self._by_root.get(root)
@@ -311,6 +319,7 @@ class LivePods:
         if self._is_live(row):
             self._counted[row.key] = row
             account.count(row, 1)
+            self._set_version(account)
 
     def _uncount_pod(self, row: PodInfo) -> None:
         root = self.root(row.owner_uid)
@@ -321,8 +330,13 @@ class LivePods:
         counted = self._counted.pop(row.key, None)
         if counted is not None:
             account.count(counted, -1)
+            self._set_version(account)
         if not account.pods:
             del self._by_root[root]
+
+    def _set_version(self, account: JobPods) -> None:
+        self._version += 1
+        account.version = self._version
 
 
 def _matching_flavors(
