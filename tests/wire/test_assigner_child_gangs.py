@@ -123,6 +123,37 @@ async def test_a_child_job_that_is_made_again_gets_another_one() -> None:
             assert world.gang(world.gang_name(WORKERS[0])) is None
 
 
+@pytest.mark.requirement("STR-17")
+async def test_the_phase_of_a_child_job_counts_pods_that_have_succeeded() -> None:
+    child = WORKERS[0]
+
+    def status() -> tuple[object, ...]:
+        found = (world.gang(world.gang_name(child)) or {}).get("status", {})
+        groups = [(one["name"], one["phase"]) for one in found.get("gangGroups", [])]
+        return found.get("members"), found.get("podPhase"), groups
+
+    def succeed(index: int) -> None:
+        world.change(
+            kinds.PODS, f"{child}-{index}", lambda p: p["status"].update(phase="Succeeded")
+        )
+        world.change(kinds.JOBS, child, lambda job: job["status"].update(succeeded=index + 1))
+
+    async with OrderedWorld() as world:
+        furnish(world)
+        world.add(JOBSETS, ordered(LONG))
+        async with gang_assigner(world):
+            await eventually(lambda: world.is_running(JOBSETS, "train") and has_gangs(world))
+            await eventually(lambda: status() == ("0/2", "Pending", [("gg", "Pending")]))
+            world.add_child_pods("train", child, 0, 1)
+            await eventually(lambda: status() == ("2/2", "Running", [("gg", "Running")]))
+            succeed(0)
+            # One has ended, and does not count as missing.
+            await eventually(lambda: world.job(child)["status"].get("succeeded") == 1)
+            assert status() == ("2/2", "Running", [("gg", "Running")])
+            succeed(1)
+            await eventually(lambda: status() == ("2/2", "Succeeded", [("gg", "Succeeded")]))
+
+
 @pytest.mark.requirement("GNG-25")
 async def test_a_name_that_another_owner_has_is_reported_and_left_alone() -> None:
     async with OrderedWorld() as world:
