@@ -24,7 +24,7 @@ from rackgate_cli.demo.jobset import EVAL, JOBS, NEXT, PODS_PER_JOB, TRAIN, rank
 from rackgate_cli.demo.raycluster import LAST
 from rackgate_cli.demo.story import RAY_NAME, completion_index
 from rackgate_cli.locations import STATE_VARIABLE, deploy_dir
-from rackgate_cli.playground.playground import open_client
+from rackgate_cli.playground.playground import feature_gates, open_client
 from tests.support.objects import BLOCK, RACK
 from tests.support.playground import DOWN_LIMIT_S, UP_LIMIT_S, rackgate
 
@@ -51,7 +51,7 @@ def told(state: Path, *command: str) -> list[str]:
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**os.environ, STATE_VARIABLE: str(state), "COLUMNS": "200"},
+        env={**os.environ, STATE_VARIABLE: str(state)},
         capture_output=True,
         text=True,
         timeout=UP_LIMIT_S,
@@ -123,6 +123,7 @@ async def test_make_demo_tells_its_story_to_the_end(state: Path) -> None:
         "submit train-c",
     ]
     assert any(line.startswith("train-c pending (TopologyPlacementFailed): ") for line in lines)
+    assert not any("inactive" in line for line in lines)
     letters = {SECOND.name: SECOND.letter, THIRD.name: THIRD.letter}
 
     def cell(pod: Object) -> str:
@@ -166,6 +167,8 @@ async def test_the_demo_of_jobsets_tells_its_story_to_the_end(state: Path) -> No
 async def test_the_demo_of_rayclusters_tells_its_story_to_the_end(state: Path) -> None:
     lines = told(state, str(BIN / "rackgate"), "demo", "--kind", "raycluster")
     assert any(line.startswith(f"{RAY_NAME} resizes: ") for line in lines)
+    assert "the feature gates of the playground are as before" in lines
+    assert feature_gates(state) == {}
     assert lines.index(f"{RAY_NAME} runs on 32 workers") < lines.index(
         f"{RAY_NAME} runs on 1 workers"
     )

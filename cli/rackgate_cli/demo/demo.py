@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 NODES: Final = 64
 KINDS: Final = ("job", "jobset", "raycluster")
+# Columns of an output that no terminal wraps.
+PIPED_WIDTH: Final = 400
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -61,10 +63,17 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Start a playground and run the story on it."""
     from rackgate.kube.errors import KubeError
-    from rackgate_cli.playground.playground import open_client, status, up
+    from rackgate_cli.playground.playground import (
+        feature_gates,
+        open_client,
+        set_feature_gates,
+        status,
+        up,
+    )
 
     story = _stories()[arguments.kind]
     begin = time.monotonic()
+    gates = feature_gates(arguments.state)
     state = up(
         arguments.state, nodes=NODES, operators=story.operators, feature_gates=story.feature_gates
     )
@@ -79,6 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
     except (CommandError, KubeError) as error:
         raise CommandError(f"{error}{not_ready_components(status(state))}") from error
     finally:
+        if feature_gates(state) != gates:
+            set_feature_gates(state, gates)
+            sys.stdout.write("the feature gates of the playground are as before\n")
         sys.stdout.write(
             f"the playground keeps running; stop it with: rackgate down --state {state}\n"
         )
@@ -100,8 +112,11 @@ async def _run_story(kind: type[Story], client: Client, limit_s: float) -> int:
     from rackgate_invariants.reading import read_cluster
 
     console = Console()
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
     story = kind(client, console, limit_s)
     await story.clear()
+    await story.until_queue_active()
     with story.live():
         await story.run()
     failures = story.failures + [str(one) for one in breaches(await read_cluster(client))]

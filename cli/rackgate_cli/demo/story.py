@@ -27,6 +27,7 @@ from rackgate_cli.lists import list_objects
 Object: TypeAlias = dict[str, Any]
 
 NAMESPACE: Final = "default"
+QUEUE: Final = "default"
 BLOCK: Final = "cloud.provider.com/topology-block"
 RACK: Final = "cloud.provider.com/topology-rack"
 GPU: Final = "nvidia.com/gpu"
@@ -41,6 +42,8 @@ DEMO_OBJECTS: Final[tuple[tuple[Resource, str], ...]] = (
     (kinds.RAY_CLUSTERS, RAY_NAME),
     *((kinds.JOBS, name) for name in JOB_NAMES),
 )
+# Lines and spaces of the picture beside its texts.
+_FRAME: Final = 8
 STYLES: Final = {
     "A": "bold black on cyan",
     "B": "bold black on yellow",
@@ -104,7 +107,7 @@ def pod_template(
 
 def manifest_of(kind: Resource, name: str, spec: Object) -> Object:
     """An object of the demo's queue."""
-    metadata = {"name": name, "labels": {names.QUEUE_LABEL: "default"}}
+    metadata = {"name": name, "labels": {names.QUEUE_LABEL: QUEUE}}
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
 
 
@@ -127,13 +130,17 @@ def picture(
     nodes: Mapping[str, Mapping[str, str]],
     bound: Mapping[str, list[BoundPod]],
     letters: Mapping[str, str],
+    columns: int = 120,
 ) -> RenderableType:
     """A table with a row per rack and a cell per host: `A3` is rank 3 of A, `H0B2` two pods.
+
+    A rack that is too wide takes several rows.
 
     Args:
         nodes: labels by node name.
         bound: bound pods by name of their group.
         letters: letter by name of the group.
+        columns: of the terminal.
     """
     on_host: dict[str, list[str]] = {}
     for name, letter in letters.items():
@@ -145,16 +152,19 @@ def picture(
         racks.setdefault((nodes[name][BLOCK], nodes[name][RACK]), []).append(name)
     table = Table(title="pods by rack", title_justify="left", pad_edge=False)
     for heading in ("block", "rack", "hosts: job and rank"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=True)
+    names_width = sum(max([5, *(len(found[part]) for found in racks)]) for part in (0, 1))
+    fit = max(1, (columns - names_width - _FRAME) // (width + 1))
     last = None
     for (block, rack), hosts in sorted(racks.items()):
-        line = Text()
-        for host in hosts:
-            cells = on_host.get(host, ["·"])
-            line.append(f"{''.join(cells):^{width}}", style=STYLES.get(cells[-1][0], "dim"))
-            line.append(" ")
-        table.add_row("" if block == last else block, rack, line)
-        last = block
+        for begin in range(0, len(hosts), fit):
+            line = Text()
+            for host in hosts[begin : begin + fit]:
+                cells = on_host.get(host, ["·"])
+                line.append(f"{''.join(cells):^{width}}", style=STYLES.get(cells[-1][0], "dim"))
+                line.append(" ")
+            table.add_row("" if block == last else block, rack if begin == 0 else "", line)
+            last = block
     return table
 
 
@@ -194,7 +204,10 @@ class Story(ABC):
 
     def say(self, text: str) -> None:
         """Print one line with the seconds since the story started."""
-        self.console.print(f"[dim]{time.monotonic() - self._started:5.1f} s[/dim]  {text}")
+        line = Text.from_markup(text)
+        for number, part in enumerate(line.wrap(self.console, max(20, self.console.width - 9))):
+            since = f"{time.monotonic() - self._started:5.1f} s" if number == 0 else " " * 7
+            self.console.print(Text.assemble((since, "dim"), "  ", part), soft_wrap=True)
 
     @contextlib.contextmanager
     def live(self) -> Iterator[None]:
@@ -219,7 +232,8 @@ class Story(ABC):
 
     def picture(self) -> RenderableType:
         """The running pods by rack, now."""
-        return picture(self.nodes, self.bound, {group.name: group.letter for group in self.groups})
+        letters = {group.name: group.letter for group in self.groups}
+        return picture(self.nodes, self.bound, letters, self.console.width)
 
     def live_view(self) -> RenderableType:
         """What `live` shows."""
@@ -323,6 +337,15 @@ class Story(ABC):
             if not has_ended(obj)
         ]
         return sorted(workloads) + sorted(pods)
+
+    async def until_queue_active(self) -> None:
+        """Wait until the queue of the story accepts jobs: the services may just have started."""
+
+        async def active() -> bool:
+            queue = await self.get(kinds.LOCAL_QUEUES, QUEUE)
+            return conditions_of(queue).get("Active", {}).get("status") == "True"
+
+        await self.until(f"LocalQueue {QUEUE} is active", active)
 
     async def clear(self) -> None:
         """Delete the objects of an earlier demo.

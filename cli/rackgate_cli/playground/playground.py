@@ -169,6 +169,22 @@ def scale(state: str | Path | None, service: str, count: int) -> None:
         _start_one(cluster, service)
 
 
+def feature_gates(state: str | Path | None) -> dict[str, bool]:
+    """The feature gates of the services that a playground sets; empty without a playground."""
+    playground = _folder(state).load()
+    return dict(playground.feature_gates) if playground is not None else {}
+
+
+def set_feature_gates(state: str | Path | None, gates: Mapping[str, bool]) -> None:
+    """Set exactly these feature gates, and start the services again that run with others."""
+    with _locked_playground(state) as cluster:
+        cluster.playground.feature_gates = dict(gates)
+        cluster.folder.save(cluster.playground)
+        for service in SERVICES:
+            if running_replicas(cluster, service):
+                _start_one(cluster, service)
+
+
 def stop(state: str | Path | None, component: str) -> None:
     """Stop all replicas of a service, one component or an operator; keep the set count."""
     with _locked_playground(state) as cluster:
