@@ -33,7 +33,7 @@ from rackgate_cli.controlplane.state import StateFolder
 from rackgate_cli.locations import deploy_dir
 from rackgate_cli.preflight.findings import OLD_NAMES
 from tests.support.cluster import Cluster, until
-from tests.support.elsewhere import Elsewhere, called_here, kustomized, moved
+from tests.support.elsewhere import Elsewhere, called_here, kustomized
 from tests.support.etcdutl import etcdutl
 from tests.support.identities import acting_as
 from tests.support.objects import RACK, Object, job
@@ -100,7 +100,7 @@ class Day(Elsewhere):
 
     def documents(self, *, namespace: str = SYSTEM) -> list[Object]:
         """What `kubectl kustomize deploy` says, with webhooks that are called at this machine."""
-        built = moved(kustomized(self.playground, self.folder), namespace)
+        built = kustomized(self.playground, self.folder, namespace=namespace)
         return called_here(built, self.ports)
 
     def written(self, name: str, documents: list[Object]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rackgate.api.names import OSMO_GROUP
+from rackgate.api.names import OSMO_GROUP, SYSTEM_NAMESPACE
 from rackgate.features import GANG_SCHEDULING, NATIVE_POD_GROUPS
 from rackgate_cli.controlplane import install
 from rackgate_cli.controlplane.binaries.versions import SERVICES
@@ -60,6 +60,37 @@ def test_the_overlay_for_cert_manager_changes_nothing_but_the_certificate(render
             metadata = {**now[name]["metadata"]}
             assert metadata.pop("annotations") == {INJECT: "rackgate-system/rackgate-webhook"}
             assert {**now[name], "metadata": metadata} == before[name]
+
+
+EVERY = ("network", "monitoring", "pods", "gangs", "native-gangs", "osmo", "unlabelled")
+MORE = ("retention", "visibility-provided", "namespaces")
+BUILDS = [
+    ((), ()),
+    ((), (*EVERY, *MORE)),
+    ((), ("gangs", "gangs/webhook")),
+    (("overlays", "cert-manager"), ("pods",)),
+    *((base, ()) for base in (("cluster",), ("gangs", "cluster"), ("osmo", "cluster"))),
+]
+
+
+@pytest.mark.field_note("W6")
+@pytest.mark.parametrize(("base", "components"), BUILDS)
+def test_another_namespace_is_the_same_installation_with_another_name(
+    playground: Playground, tmp_path: Path, base: tuple[str, ...], components: tuple[str, ...]
+) -> None:
+    def rendered(namespace: str) -> list[Object]:
+        return kustomized(playground, tmp_path, *components, base=base, namespace=namespace)
+
+    text = json.dumps(rendered(SYSTEM_NAMESPACE)).replace(SYSTEM_NAMESPACE, "team-infra")
+    found = {
+        (entry["kind"], entry["metadata"].get("namespace"), entry["metadata"]["name"]): entry
+        for entry in rendered("team-infra")
+    }
+    wanted = {
+        (entry["kind"], entry["metadata"].get("namespace"), entry["metadata"]["name"]): entry
+        for entry in json.loads(text)
+    }
+    assert found == wanted
 
 
 @pytest.mark.requirement("OSM-19")

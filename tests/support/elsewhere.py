@@ -1,13 +1,15 @@
 """Rackgate in another namespace, as docs/tasks/install.md says, its services as processes.
 
-The manifests are those of `deploy/`, built by kubectl and moved by the documented substitution;
-each service reads the configuration of its own ConfigMap, with only what a process outside of a
-cluster needs changed in it.
+The manifests are those of `deploy/`, built by kubectl and moved by the component `elsewhere`. Each
+service reads the configuration of its own ConfigMap, with only what a process outside of a cluster
+needs changed in it.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +23,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from rackgate.api.names import SYSTEM_NAMESPACE
+from rackgate.runtime.settings import NAMESPACE_VARIABLE
 from rackgate_cli.controlplane.install import (
     VisibilityAddress,
     with_local_visibility,
@@ -31,6 +35,7 @@ from tests.support.playground import LEASE_S, SERVICES, Playground
 
 NAMESPACE = "team-infra"
 HOST = "127.0.0.1"
+INSTALL = deploy_dir().parent / "docs" / "tasks" / "install.md"
 PARTS = ("network", "monitoring")
 
 
@@ -39,6 +44,7 @@ def kustomized(
     folder: Path,
     *components: str,
     base: tuple[str, ...] = (),
+    namespace: str = SYSTEM_NAMESPACE,
     **more: list[dict[str, str]],
 ) -> list[dict[str, Any]]:
     """All objects of deploy/ with these components, as the playground's kubectl builds them.
@@ -46,16 +52,20 @@ def kustomized(
     Args:
         folder: where the kustomization is written; not inside of deploy/.
         base: folders from deploy/ to another base.
+        namespace: of the installation.
         more: further fields of the kustomization.
     """
     deploy = Path("../" * (len(folder.resolve().parts) - 1)) / deploy_dir().resolve().relative_to(
         "/"
     )
+    parts = [str(deploy / name) for name in components]
+    if namespace != SYSTEM_NAMESPACE:
+        parts += [_where(folder, namespace), str(deploy / "elsewhere")]
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [str(deploy.joinpath(*base))],
-        "components": [str(deploy / name) for name in components],
+        "components": parts,
         **more,
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
@@ -64,10 +74,15 @@ def kustomized(
     return [entry for entry in yaml.load_all(text, loader) if entry]
 
 
-def moved(documents: list[dict[str, Any]], namespace: str = NAMESPACE) -> list[dict[str, Any]]:
-    """The documents after the documented substitution."""
-    text = yaml.safe_dump_all(documents).replace("rackgate-system", namespace)
-    return list(yaml.safe_load_all(text))
+def _where(folder: Path, namespace: str) -> str:
+    """The component of docs/tasks/install.md that says where, written into `folder`."""
+    (text,) = re.findall(
+        r"# FILE: where/kustomization.yaml\n(.*?)```", INSTALL.read_text(), re.DOTALL
+    )
+    where = folder / "where"
+    where.mkdir(exist_ok=True)
+    (where / "kustomization.yaml").write_text(text.replace(NAMESPACE, namespace))
+    return where.name
 
 
 def called_here(
@@ -107,9 +122,14 @@ class Elsewhere:
         """Apply everything, and write the services' tokens and configurations."""
         # The playground comes with an installation of its own, which nobody serves.
         self.playground.run("uninstall", "--yes")
-        cluster = kustomized(self.playground, self.folder, base=("cluster",))
-        documents = moved([*cluster, *kustomized(self.playground, self.folder)], self.namespace)
-        documents = called_here(documents, self.ports)
+        built = [
+            entry
+            for base in (("cluster",), ())
+            for entry in kustomized(
+                self.playground, self.folder, base=base, namespace=self.namespace
+            )
+        ]
+        documents = called_here(built, self.ports)
         self.configurations = {
             entry["metadata"]["name"].removeprefix("rackgate-"): yaml.safe_load(
                 entry["data"]["config.yaml"]
@@ -163,14 +183,20 @@ class Elsewhere:
                 config["leaderElection"] |= {"leaseDuration": LEASE_S}
             if service == "webhook":
                 config["serving"] = {"host": HOST, "port": self.ports["reviews"], "drainDelay": 0}
-                config["certificates"] |= {"ipAddresses": [HOST], "settle": 1, "checkInterval": 0.5}
+                config["certificates"] = {"ipAddresses": [HOST], "settle": 1, "checkInterval": 0.5}
             if service == "assigner":
                 config["visibility"] |= {"host": HOST, "port": self.ports["visibility"]}
             path = self.folder / f"{service}.yaml"
             path.write_text(yaml.safe_dump(config))
             command = [sys.executable, "-m", f"rackgate_{service}", "--config", str(path)]
             with self.log_file(service).open("ab") as out:
-                self.running[service] = subprocess.Popen(command, stdout=out, stderr=out)
+                self.running[service] = subprocess.Popen(
+                    command, stdout=out, stderr=out, env=self.environment()
+                )
+
+    def environment(self) -> dict[str, str]:
+        """What the pods of this installation have in their environment."""
+        return {**os.environ, NAMESPACE_VARIABLE: self.namespace}
 
     def second(self, service: str, namespace: str) -> tuple[int, str]:
         """Run a service of another installation, as administrator, until it ends by itself.

@@ -3,7 +3,8 @@
 Keys are camelCase everywhere. An override names a field by its path:
 `--set leaderElection.leaseDuration=4`, or `RACKGATE_ASSIGNER_LEADER_ELECTION__LEASE_DURATION=4`.
 `load_settings` parses the three layers to nested mappings, checks them for unknown keys, merges
-them and validates the result with the pydantic model of the service.
+them and validates the result with the pydantic model of the service. Below them, the variable
+POD_NAMESPACE moves the defaults that name the namespace of the services.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
+from rackgate.api.names import SYSTEM_NAMESPACE
 from rackgate.features import Features
 
 API_VERSION: Final = "config.rackgate.dev/v1alpha1"
+# The Deployments set it to the namespace of their pods.
+NAMESPACE_VARIABLE: Final = "POD_NAMESPACE"
 # For a Service named rackgate-webhook, Kubernetes sets RACKGATE_WEBHOOK_PORT=tcp://10.0.0.1:443 in
 # the Pods of its namespace.
 _SERVICE_LINK: Final = re.compile(r"^(tcp|udp|sctp)://")
@@ -105,7 +109,7 @@ class LeaderElectionSettings(ConfigModel):
 
     lease_duration: float = Field(default=15.0, ge=1, le=3600)
     """Seconds after its last renewal at which a holder loses the Lease, and its process ends."""
-    namespace: str = "rackgate-system"
+    namespace: str = SYSTEM_NAMESPACE
     """Namespace of the Leases and of the services. Jobs in it are not managed."""
     state_dir: Path | None = None
     """Directory that outlives the containers of the Pod, such as an emptyDir. A restarted container
@@ -185,13 +189,30 @@ def load_settings(
     layers = (overrides, environment, document)
     if errors := [line for layer in layers for line in _unknown_keys(settings, layer)]:
         raise SettingsError(errors)
-    merged: dict[str, Any] = {}
+    own_namespace = (environ or {}).get(NAMESPACE_VARIABLE) or SYSTEM_NAMESPACE
+    merged = _in_namespace(settings().model_dump(mode="json", by_alias=True), own_namespace)
     for layer in (document, environment, overrides):
         merged = _merge(merged, layer)
     try:
         return settings.model_validate(merged)
     except ValidationError as error:
         raise SettingsError(_validation_lines(error)) from error
+
+
+def _in_namespace(defaults: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+    """The defaults that name the namespace of the services, for a service in `namespace`."""
+    layer: dict[str, Any] = {}
+    for key, value in defaults.items():
+        if isinstance(value, Mapping):
+            if inner := _in_namespace(value, namespace):
+                layer[key] = inner
+        elif SYSTEM_NAMESPACE in str(value):
+            layer[key] = (
+                [entry.replace(SYSTEM_NAMESPACE, namespace) for entry in value]
+                if isinstance(value, list)
+                else value.replace(SYSTEM_NAMESPACE, namespace)
+            )
+    return layer
 
 
 def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:

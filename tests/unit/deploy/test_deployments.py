@@ -136,16 +136,20 @@ def test_the_three_agree_in_everything_but_their_names_ports_and_resources() -> 
 
 
 @pytest.mark.field_note("W6")
-def test_the_namespace_is_written_out_wherever_it_counts(tmp_path: Path) -> None:
-    """So that one substitution installs elsewhere: no default in the code may be left to decide."""
-    for service, settings in SETTINGS.items():
-        text = OBJECTS["ConfigMap", f"rackgate-{service}"]["data"]["config.yaml"]
-        moved = text.replace("rackgate-system", "team-infra")
-        (tmp_path / "moved.yaml").write_text(moved)
-        there = load_settings(settings, service=service, config=tmp_path / "moved.yaml")
-        unused = {"leader_election"} if service == "webhook" else set()  # it has no Lease
-        assert "rackgate-system" not in there.model_dump_json(exclude=unused), service
-        assert "team-infra" in there.model_dump_json(), service
+@pytest.mark.parametrize("service", SETTINGS)
+def test_a_service_finds_its_namespace_in_its_pod(service: str, tmp_path: Path) -> None:
+    """So that the same ConfigMap configures it in any namespace."""
+    text = OBJECTS["ConfigMap", f"rackgate-{service}"]["data"]["config.yaml"]
+    assert "rackgate-system" not in text
+    (variable,) = pod(service)["containers"][0]["env"]
+    assert variable["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    (tmp_path / "config.yaml").write_text(text)
+    environ = {variable["name"]: "team-infra"}
+    there = load_settings(
+        SETTINGS[service], service=service, config=tmp_path / "config.yaml", environ=environ
+    )
+    assert "rackgate-system" not in there.model_dump_json()
+    assert there.leader_election.namespace == "team-infra"
 
 
 @pytest.mark.field_note("W6")

@@ -126,7 +126,7 @@ def test_the_page_has_a_section_for_each_alert_and_no_other() -> None:
 def test_the_kustomization_shown_to_operators_names_what_is_there() -> None:
     text = (DOCS / "tasks" / "install.md").read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    (block,) = (block for block in blocks if "components:" in block)
+    block, *_ = (block for block in blocks if "components:" in block)
     shown = yaml.safe_load(block)
     for part, kind in (("resources", "Kustomization"), ("components", "Component")):
         for path in shown[part]:

@@ -168,3 +168,13 @@ def test_every_field_is_documented() -> None:
         if not field.description
     ]
     assert not undocumented
+
+
+def test_the_namespace_of_the_pod_moves_the_defaults_and_nothing_that_is_configured(
+    tmp_path: Path,
+) -> None:
+    environ = {"POD_NAMESPACE": "team-infra"}
+    assert load(environ=environ).leader_election.namespace == "team-infra"
+    text = HEAD + "leaderElection: {namespace: file}\n"
+    assert load(text, tmp_path, environ).leader_election.namespace == "file"
+    assert load(environ={"POD_NAMESPACE": ""}) == Example()

@@ -1,0 +1,35 @@
+"""Helm, of a pinned version, as the tests of the chart need it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from rackgate_cli.controlplane.binaries.build import build, cache_key
+from rackgate_cli.controlplane.binaries.versions import Binary, reported_version
+from rackgate_cli.controlplane.progress import Progress
+from rackgate_cli.locations import cache_dir
+
+HELM_VERSION: Final = "v3.19.0"
+MODULE: Final = Path(__file__).resolve().parents[1] / "integration" / "helm"
+_BINARY: Final = Binary(
+    "helm",
+    HELM_VERSION,
+    "helm",
+    "helm.sh/helm/v3/cmd/helm",
+    (f"-X helm.sh/helm/v3/internal/version.version={HELM_VERSION}",),
+    version_args=("version", "--short"),
+)
+
+
+def helm() -> Path:
+    """The program: from PATH if it has this version, or built once and cached."""
+    found = shutil.which("helm")
+    if found is not None and reported_version(_BINARY, Path(found)) == HELM_VERSION:
+        return Path(found)
+    assert f"helm.sh/helm/v3 {HELM_VERSION}" in (MODULE / "go.mod").read_text()
+    folder = cache_dir() / "bin" / cache_key(MODULE, (_BINARY,))
+    if not folder.is_dir():
+        build(MODULE, (_BINARY,), folder, folder.parent, Progress())
+    return folder / _BINARY.name
