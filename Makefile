@@ -21,7 +21,7 @@ RECORDS := .rackgate/audit-records
 # Where bytecode may not be kept, each process would compile all tests again, for 10 s of a core.
 fast integration test: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test lint types contracts fast integration chaos redteam bench prove docs \
+.PHONY: help setup demo test lint types contracts fast integration chaos redteam bench prove docs chart \
         format locks controlplane clean
 
 ##@ Start
@@ -52,6 +52,7 @@ lint: setup ## check format, lint, types, import contracts and generated files
 	@$(STEP) "types" $(BIN)/mypy
 	@$(STEP) "import contracts" $(BIN)/lint-imports --no-logo
 	@$(STEP) "generated pages of docs/reference are fresh" $(BIN)/python -m tests.support.reference --check
+	@$(STEP) "the Helm chart is fresh" $(BIN)/python -m tests.support.chart --check
 
 fast: setup ## run the unit, property, conformance and wire tests
 	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
@@ -107,8 +108,11 @@ bench: controlplane ## measure against baselines in the same run
 format: setup ## format and fix what can be fixed
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
 
-docs: setup ## write the generated pages of docs/reference
+docs: chart ## write the generated pages of docs/reference, and the Helm chart
 	@$(BIN)/python -m tests.support.reference
+
+chart: setup ## write the Helm chart from the manifests of deploy/ and the settings
+	@$(BIN)/python -m tests.support.chart
 
 locks: setup ## resolve the locked packages again
 	@for name in bootstrap dev; do $(BIN)/uv pip compile -q --upgrade --universal --no-header \

@@ -12,13 +12,23 @@ from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.locations import cache_dir
 
 HELM_VERSION: Final = "v3.19.0"
+_PACKAGE: Final = "helm.sh/helm/v3"
 MODULE: Final = Path(__file__).resolve().parents[1] / "integration" / "helm"
+# As in Helm's own build: the version of Kubernetes that charts see without a cluster.
+_KUBERNETES: Final = {"k8sVersionMajor": "1", "k8sVersionMinor": "34"}
 _BINARY: Final = Binary(
     "helm",
     HELM_VERSION,
     "helm",
-    "helm.sh/helm/v3/cmd/helm",
-    (f"-X helm.sh/helm/v3/internal/version.version={HELM_VERSION}",),
+    f"{_PACKAGE}/cmd/helm",
+    (
+        f"-X {_PACKAGE}/internal/version.version={HELM_VERSION}",
+        *(
+            f"-X {_PACKAGE}/pkg/{package}.{name}={value}"
+            for package in ("chartutil", "lint/rules")
+            for name, value in _KUBERNETES.items()
+        ),
+    ),
     version_args=("version", "--short"),
 )
 
@@ -28,7 +38,7 @@ def helm() -> Path:
     found = shutil.which("helm")
     if found is not None and reported_version(_BINARY, Path(found)) == HELM_VERSION:
         return Path(found)
-    assert f"helm.sh/helm/v3 {HELM_VERSION}" in (MODULE / "go.mod").read_text()
+    assert f"{_PACKAGE} {HELM_VERSION}" in (MODULE / "go.mod").read_text()
     folder = cache_dir() / "bin" / cache_key(MODULE, (_BINARY,))
     if not folder.is_dir():
         build(MODULE, (_BINARY,), folder, folder.parent, Progress())
