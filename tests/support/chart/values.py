@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from rackgate.features import GATES
 from rackgate.kueue_gates import KUEUE_GATES
 from rackgate.runtime.namespaces import NamespaceSelector
+from rackgate.runtime.settings import BaseServiceSettings
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_ungater.settings import UngaterConfiguration
 from rackgate_webhook.settings import WebhookSettings
@@ -21,7 +22,7 @@ from tests.support.chart.templates import operators, resources
 
 Schema = dict[str, Any]
 
-SETTINGS: Final[dict[str, type[BaseModel]]] = {
+SETTINGS: Final[dict[str, type[BaseServiceSettings]]] = {
     "webhook": WebhookSettings,
     "assigner": AssignerSettings,
     "ungater": UngaterConfiguration,
@@ -210,7 +211,8 @@ def _values() -> dict[str, Schema]:
 def schema() -> Schema:
     """The JSON schema of the values; unknown keys are not valid anywhere."""
     definitions: dict[str, Any] = {}
-    for name, model in {**SETTINGS, "": NamespaceSelector}.items():
+    models: dict[str, type[BaseModel]] = {**SETTINGS, "": NamespaceSelector}
+    for name, model in models.items():
         prefix = f"{name.capitalize()}." if name else ""
         found = model.model_json_schema(by_alias=True, ref_template="#/$defs/" + prefix + "{model}")
         inner = found.pop("$defs", {})
