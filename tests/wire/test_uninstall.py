@@ -167,6 +167,17 @@ async def test_a_stop_that_comes_before_the_rest_of_the_deletion_waits_for_it(
         assert await asyncio.wait_for(stopping, 30)
 
 
+async def test_a_stop_after_the_binding_is_deleted_waits_for_the_account(world: World) -> None:
+    """Helm deletes Deployments first, and accounts last."""
+    async with following(world) as (uninstall, _):
+        deleted(world, BINDING)
+        stopping = asyncio.create_task(uninstall.is_uninstalling_at_stop())
+        await looked_at(world, "/serviceaccounts/")
+        assert not stopping.done()
+        deleted(world, ACCOUNT)
+        assert await asyncio.wait_for(stopping, 30)
+
+
 async def test_a_stop_without_an_api_server_is_no_uninstall(world: World) -> None:
     async with following(world) as (uninstall, _):
         await world.stop()

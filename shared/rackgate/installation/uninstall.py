@@ -282,8 +282,9 @@ class Uninstall:
     async def is_uninstalling_at_stop(self) -> bool:
         """Whether the stop of this process is part of an uninstall.
 
-        A Pod may be stopped before the rest of the installation is deleted. In a normal restart
-        this costs two reads, without an API server up to `STOP_READ_S`.
+        A Pod may be stopped before the rest of the installation is deleted: kubectl begins with the
+        namespace and the account, Helm deletes the account last. In a normal restart this costs
+        three reads, without an API server up to `STOP_READ_S`.
         """
         if self.begun.is_set():
             return True
@@ -294,6 +295,7 @@ class Uninstall:
                     for found in (
                         await self._read(self._account_path),
                         await self._read(self._namespace_path),
+                        await self._read(self._binding_path),
                     )
                 ]
         except TimeoutError:

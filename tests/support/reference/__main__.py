@@ -21,6 +21,7 @@ PAGES: Final = {
     "rbac": "rbac",
     "behaviour": "behaviour",
     "compatibility": "compatibility",
+    "helm-values": "helm_values",
 }
 
 
