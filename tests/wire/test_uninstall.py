@@ -167,6 +167,7 @@ async def test_a_stop_that_comes_before_the_rest_of_the_deletion_waits_for_it(
         assert await asyncio.wait_for(stopping, 30)
 
 
+@pytest.mark.requirement("OPS-14")
 async def test_a_stop_after_the_binding_is_deleted_waits_for_the_account(world: World) -> None:
     """Helm deletes Deployments first, and accounts last."""
     async with following(world) as (uninstall, _):

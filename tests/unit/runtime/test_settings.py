@@ -170,6 +170,7 @@ def test_every_field_is_documented() -> None:
     assert not undocumented
 
 
+@pytest.mark.requirement("OPS-11")
 def test_the_namespace_of_the_pod_moves_the_defaults_and_nothing_that_is_configured(
     tmp_path: Path,
 ) -> None:
