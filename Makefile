@@ -52,7 +52,7 @@ lint: setup ## check format, lint, types, import contracts and generated files
 	@$(STEP) "types" $(BIN)/mypy
 	@$(STEP) "import contracts" $(BIN)/lint-imports --no-logo
 	@$(STEP) "generated pages of docs/reference are fresh" $(BIN)/python -m tests.support.reference --check
-	@$(STEP) "the Helm chart is fresh" $(BIN)/python -m tests.support.chart --check
+	@$(STEP) "the Helm chart and deploy/elsewhere are fresh" $(BIN)/python -m tests.support.chart --check
 
 fast: setup ## run the unit, property, conformance and wire tests
 	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
@@ -111,7 +111,7 @@ format: setup ## format and fix what can be fixed
 docs: chart ## write the generated pages of docs/reference, and the Helm chart
 	@$(BIN)/python -m tests.support.reference
 
-chart: setup ## write the Helm chart from the manifests of deploy/ and the settings
+chart: setup ## write the Helm chart and deploy/elsewhere from manifests and settings
 	@$(BIN)/python -m tests.support.chart
 
 locks: setup ## resolve the locked packages again

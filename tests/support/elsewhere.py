@@ -194,9 +194,9 @@ class Elsewhere:
                     command, stdout=out, stderr=out, env=self.environment()
                 )
 
-    def environment(self) -> dict[str, str]:
-        """What the pods of this installation have in their environment."""
-        return {**os.environ, NAMESPACE_VARIABLE: self.namespace}
+    def environment(self, namespace: str = "") -> dict[str, str]:
+        """What the pods of an installation have in their environment; of this one by default."""
+        return {**os.environ, NAMESPACE_VARIABLE: namespace or self.namespace}
 
     def second(self, service: str, namespace: str) -> tuple[int, str]:
         """Run a service of another installation, as administrator, until it ends by itself.
@@ -212,7 +212,14 @@ class Elsewhere:
         path = self.folder / f"second-{service}.yaml"
         path.write_text(yaml.safe_dump(config))
         command = [sys.executable, "-m", f"rackgate_{service}", "--config", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            command,
+            env=self.environment(namespace),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         return done.returncode, done.stderr
 
     def stop(self, *services: str) -> dict[str, int]:

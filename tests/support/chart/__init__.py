@@ -1,5 +1,5 @@
-"""Writes the Helm chart, deploy/helm/rackgate, from the manifests of deploy/.
+"""Writes the Helm chart, deploy/helm/rackgate, and deploy/elsewhere from the manifests of deploy/.
 
-`python -m tests.support.chart` writes it, and `--check` fails if it is stale. Written by hand are
-only Chart.yaml, .helmignore, and in templates NOTES.txt and _helpers.tpl.
+`python -m tests.support.chart` writes them, and `--check` fails if a file is stale. Written by hand
+are Chart.yaml, .helmignore, and some templates: see `BY_HAND`.
 """

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tests.support.chart import elsewhere
 from tests.support.chart.templates import DEPLOY, templates
 from tests.support.chart.values import schema_text, values_text
 
@@ -24,38 +25,44 @@ BY_HAND: Final = frozenset(
 
 
 def generated() -> dict[str, str]:
-    """Every generated file of the chart, by its path."""
-    return {
-        **templates(),
-        "values.yaml": values_text(),
-        "values.schema.json": schema_text(),
+    """Every generated file, by its path in deploy/."""
+    chart = {**templates(), "values.yaml": values_text(), "values.schema.json": schema_text()}
+    prefix = CHART.relative_to(DEPLOY)
+    return {elsewhere.PATH: elsewhere.text()} | {
+        str(prefix / name): text for name, text in chart.items()
     }
 
 
-def stale(chart: Path = CHART) -> list[str]:
-    """Files of the chart that are missing, differ, or do not belong there."""
+def stale(deploy: Path = DEPLOY) -> list[str]:
+    """Generated files that are missing or differ, and files that do not belong into the chart."""
     wanted = generated()
-    there = {str(path.relative_to(chart)) for path in chart.rglob("*") if path.is_file()}
+    chart = deploy / CHART.relative_to(DEPLOY)
+    by_hand = {chart / name for name in BY_HAND}
     differing = {
         name
         for name, text in wanted.items()
-        if name not in there or (chart / name).read_text() != text
+        if not (deploy / name).is_file() or (deploy / name).read_text() != text
     }
-    return sorted(differing | (there - set(wanted) - BY_HAND))
+    there = {
+        str(path.relative_to(deploy))
+        for path in chart.rglob("*")
+        if path.is_file() and path not in by_hand
+    }
+    return sorted(differing | (there - set(wanted)))
 
 
 def main() -> int:
-    """Write the chart, or say what in it is stale."""
+    """Write what is generated, or say what of it is stale."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.chart", description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail when a file is stale")
     arguments = parser.parse_args()
     found = stale()
     if arguments.check and found:
-        print(f"stale in {CHART.name}: {', '.join(found)}: run `make chart`", file=sys.stderr)
+        print(f"stale in deploy: {', '.join(found)}: run `make chart`", file=sys.stderr)
         return 1
     wanted = generated()
     for name in found:
-        path = CHART / name
+        path = DEPLOY / name
         if name in wanted:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(wanted[name])

@@ -62,7 +62,7 @@ def read(path: Path) -> list[Object]:
     return [entry for entry in yaml.safe_load_all(path.read_text()) if entry]
 
 
-def _listed(folder: str) -> Iterator[tuple[Path, list[Object]]]:
+def listed(folder: str) -> Iterator[tuple[Path, list[Object]]]:
     """The files that the kustomization of a folder has as resources, in its order."""
     (kustomization,) = read(DEPLOY / folder / "kustomization.yaml")
     for name in kustomization["resources"]:
@@ -75,17 +75,18 @@ def templates() -> Mapping[str, str]:
     """The text of each template, by its path in the folder of the chart."""
     found = {"templates/_defaults.tpl": _defaults()}
     for folder, condition in FOLDERS.items():
-        for path, entries in _listed(folder):
+        for path, entries in listed(folder):
             wanted = [one for one in entries if one["kind"] != "Namespace"]
             if not wanted:
                 continue
             name = path.relative_to(DEPLOY)
             text = "---\n".join(_text(one, folder) for one in wanted)
             found[f"templates/{name}"] = NOTICE % name + _when(condition, text)
-    dashboard = (DEPLOY / "monitoring" / "dashboard.json").read_text()
-    found["files/dashboard.json"] = dashboard
+    found["files/dashboard.json"] = (DEPLOY / "monitoring" / "dashboard.json").read_text()
+    shown = dashboard()
+    _monitored(shown, "monitoring")
     found["templates/monitoring/dashboard.yaml"] = NOTICE % "monitoring" + _when(
-        FOLDERS["monitoring"], template(_dashboard())
+        FOLDERS["monitoring"], template(shown)
     )
     return found
 
@@ -201,7 +202,7 @@ def operators() -> list[str]:
     """The users in the list of the admission policies."""
     lists = {
         str(entry["spec"]["variables"][0]["expression"])
-        for path, entries in _listed("webhook")
+        for path, entries in listed("webhook")
         for entry in entries
         if entry["metadata"].get("labels", {}).get("rackgate.dev/operators") == "true"
     }
@@ -331,7 +332,8 @@ def _monitored(entry: Object, folder: str) -> None:
     entry["metadata"].setdefault("labels", {})[""] = Optional(".Values.monitoring.labels")
 
 
-def _dashboard() -> Object:
+def dashboard() -> Object:
+    """The ConfigMap that kustomize generates."""
     (kustomization,) = read(DEPLOY / "monitoring" / "kustomization.yaml")
     (generated,) = kustomization["configMapGenerator"]
     entry: Object = {
@@ -344,7 +346,6 @@ def _dashboard() -> Object:
         },
         "data": {"dashboard.json": Expression('.Files.Get "files/dashboard.json" | quote')},
     }
-    _monitored(entry, "monitoring")
     return entry
 
 

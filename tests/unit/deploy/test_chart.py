@@ -12,6 +12,7 @@ import yaml
 
 from rackgate.features import GATES
 from tests.support.chart.__main__ import BY_HAND, CHART, generated, stale
+from tests.support.chart.elsewhere import places
 from tests.support.chart.templates import FOLDERS, operators
 from tests.support.chart.text import Expression, If, Optional, Tree, template
 from tests.support.chart.values import rows, schema, values_text
@@ -29,15 +30,15 @@ def test_what_is_missing_differs_or_is_too_much_is_stale(tmp_path: Path) -> None
     for name, text in generated().items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    (tmp_path / "Chart.yaml").write_text("by hand")
+    chart = tmp_path / "helm" / "rackgate"
+    (chart / "Chart.yaml").write_text("by hand")
     assert stale(tmp_path) == []
-    (tmp_path / "values.yaml").unlink()
-    (tmp_path / "templates" / "webhook" / "mutating.yaml").write_text("edited")
-    (tmp_path / "templates" / "old.yaml").write_text("")
+    (chart / "values.yaml").unlink()
+    (chart / "templates" / "webhook" / "mutating.yaml").write_text("edited")
+    (chart / "templates" / "old.yaml").write_text("")
     assert stale(tmp_path) == [
-        "templates/old.yaml",
-        "templates/webhook/mutating.yaml",
-        "values.yaml",
+        f"helm/rackgate/{name}"
+        for name in ("templates/old.yaml", "templates/webhook/mutating.yaml", "values.yaml")
     ]
 
 
@@ -190,3 +191,13 @@ spec:
 def test_the_schema_is_json_that_names_its_version() -> None:
     text = json.loads((CHART / "values.schema.json").read_text())
     assert text["$schema"].startswith("https://json-schema.org/")
+
+
+def test_a_namespace_within_a_text_cannot_be_moved_and_is_named() -> None:
+    found = {
+        "spec": {"dnsNames": ["a.rackgate-system.svc"]},
+        "webhooks": [{"ns": "rackgate-system"}],
+    }
+    assert list(places(found)) == [("spec.dnsNames.0", (".", 1)), ("webhooks.*.ns", None)]
+    with pytest.raises(ValueError, match=r"^spec.text: .* in 'of rackgate-system here'"):
+        list(places({"spec": {"text": "of rackgate-system here"}}))
