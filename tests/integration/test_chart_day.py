@@ -290,12 +290,29 @@ async def installed_again_it_goes_on_with_what_runs(release: Release) -> None:
         assert await steady(cluster, "steady") == before
 
 
+async def the_two_commands_of_the_page_end_it(release: Release) -> None:
+    """Also while no service runs; the namespace stays, because it has the record of the release."""
+    async with team(release) as cluster:
+        before = await steady(cluster, "steady")
+        await asyncio.to_thread(release.stop, *SERVICES)
+        said = await asyncio.to_thread(
+            release.playground.run, "uninstall", "--namespace", NAMESPACE, "--yes"
+        )
+        assert NAMESPACE in said
+        assert await cluster.get(kinds.NAMESPACES, NAMESPACE)
+        await asyncio.to_thread(release.helm, "uninstall", "other")
+        assert json.loads(await asyncio.to_thread(release.helm, "list", "-o", "json")) == []
+        assert await steady(cluster, "steady") == before
+        assert await cluster.get(kinds.CRDS, CRD)
+
+
 STEPS = (
     installed_jobs_run,
     an_upgrade_changes_what_the_values_change,
     a_rollback_takes_it_back,
     an_uninstall_loses_no_job,
     installed_again_it_goes_on_with_what_runs,
+    the_two_commands_of_the_page_end_it,
 )
 
 
