@@ -180,7 +180,7 @@ async def install_all(
     await install.until("the API server is ready", ready)
     deploy = deploy_dir()
     await asyncio.gather(
-        install.apply_crds(client, deploy),
+        install.apply_crds(client, deploy, webhook_url),
         install.apply_basics(client, deploy, webhook_url, visibility=visibility),
         install.apply_all(client, defaults.node_documents(NODES)),
     )

@@ -110,9 +110,12 @@ def documents(*paths: Path) -> list[Document]:
 
 
 def with_local_webhook(document: Document, base_url: str) -> Document:
-    """Return a webhook configuration that calls `base_url` instead of a Service."""
+    """Return a webhook configuration or a CRD that calls `base_url` instead of a Service."""
     changed: Document = json.loads(json.dumps(document))
-    for webhook in changed.get("webhooks", []):
+    callers = list(changed.get("webhooks", []))
+    if conversion := changed.get("spec", {}).get("conversion", {}).get("webhook"):
+        callers.append(conversion)
+    for webhook in callers:
         service = webhook["clientConfig"].pop("service", None)
         if service is not None:
             webhook["clientConfig"]["url"] = base_url + service.get("path", "/")
@@ -265,9 +268,21 @@ async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def apply_crds(client: Client, deploy: Path, components: Iterable[str] = ()) -> None:
-    """Apply the CRDs, also those of components, and wait until they are served."""
+async def apply_crds(
+    client: Client, deploy: Path, webhook_url: str | None, components: Iterable[str] = ()
+) -> None:
+    """Apply the CRDs, also those of components, and wait until they are served.
+
+    Args:
+        client: with the rights of an administrator.
+        deploy: the folder of the manifests.
+        webhook_url: of the webhook that converts, without a path; None for no webhook: then only
+            the stored version is served of kinds whose versions differ.
+        components: folders of `deploy`.
+    """
     wanted = documents(deploy / "crds", *(deploy / name / "crds" for name in components))
+    if webhook_url is not None:
+        wanted = [with_local_webhook(document, webhook_url) for document in wanted]
     await apply_all(client, wanted)
     await _served(client, wanted)
 
@@ -543,7 +558,7 @@ async def _prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> N
         visibility = VisibilityAddress("localhost", shared_port(cluster, "visibility"))
     async with admin_client(cluster.folder, cluster.playground) as client:
         await asyncio.gather(
-            apply_crds(client, deploy, components),
+            apply_crds(client, deploy, url, components),
             apply_basics(client, deploy, url, visibility=visibility, components=components),
             apply_all(client, node_documents(nodes)),
             *(

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from rackgate.api.meta import SUBDOMAIN
 from rackgate.api.names import SYSTEM_NAMESPACE
-from rackgate.api.resources import MUTATING_CONFIGS, VALIDATING_CONFIGS, Resource
+from rackgate.api.resources import (
+    CLUSTER_QUEUES,
+    CRDS,
+    LOCAL_QUEUES,
+    MUTATING_CONFIGS,
+    VALIDATING_CONFIGS,
+    WORKLOADS,
+    Resource,
+)
 from rackgate.certificates.settings import BaseCertificateSettings
 from rackgate.jobframework.kai import RenderOptions
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
+
+# Kinds that `rackgate.api.conversion` converts, with conversion strategy Webhook in deploy/crds.
+CONVERTED_CRDS: Final = tuple(kind.full_name for kind in (CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS))
 
 
 class ServingSettings(ConfigModel):
@@ -56,8 +67,12 @@ class CertificateSettings(BaseCertificateSettings):
 
     @property
     def registrations(self) -> Mapping[str, tuple[Resource, ...]]:
-        """The webhook configurations."""
-        return dict.fromkeys(self.configuration_names, (MUTATING_CONFIGS, VALIDATING_CONFIGS))
+        """The webhook configurations, and the kinds with two versions."""
+        configurations = (MUTATING_CONFIGS, VALIDATING_CONFIGS)
+        return {
+            **dict.fromkeys(self.configuration_names, configurations),
+            **dict.fromkeys(CONVERTED_CRDS, (CRDS,)),
+        }
 
 
 class KaiSettings(ConfigModel):

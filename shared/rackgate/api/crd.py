@@ -17,15 +17,19 @@ from typing import Any, Final
 
 import yaml
 
-from rackgate.api import gang
-from rackgate.api.meta import ApiObject, Schema, rules
+from rackgate.api import gang, old_schemas
+from rackgate.api.meta import ApiObject, Schema
 from rackgate.api.names import (
+    CONVERT_PATH,
     GANG_GROUP,
     GANG_VERSION,
     GROUP,
+    OLD_VERSION,
     OSMO_GROUP,
     OSMO_VERSION,
+    SYSTEM_NAMESPACE,
     VERSION,
+    WEBHOOK_SERVICE,
 )
 from rackgate.api.osmo import Pool, Workflow
 from rackgate.api.queues import (
@@ -36,10 +40,9 @@ from rackgate.api.queues import (
     ResourceFlavor,
     WorkloadPriorityClass,
 )
-from rackgate.api.topology import LEVELS_FIXED, Topology
+from rackgate.api.topology import Topology
 from rackgate.api.workload import Workload
 
-OLD_VERSION: Final = "v1beta1"
 # Not allowed in a structural schema, or without effect.
 _DROPPED: Final = ("title", "$defs", "propertyNames")
 
@@ -65,8 +68,9 @@ class CrdKind:
 
     Attributes:
         model: its class name is the kind.
-        old_version: turns the schema into that of v1beta1, which is then served as well with
-            conversion strategy None. Only for kinds with the same shape in both versions.
+        old_version: turns the schema into that of v1beta1, which is then served as well.
+        converted: the webhook converts between the versions. Kinds with the same shape in both
+            have conversion strategy None: they need no call.
         version: the storage version.
         singular: the kind in lower case if empty.
     """
@@ -78,6 +82,7 @@ class CrdKind:
     columns: tuple[Column, ...] = ()
     selectable: tuple[str, ...] = ()
     old_version: Callable[[Schema], None] | None = None
+    converted: bool = False
     group: str = GROUP
     version: str = VERSION
     singular: str = ""
@@ -86,16 +91,6 @@ class CrdKind:
     def file_name(self) -> str:
         """File name of the CustomResourceDefinition."""
         return f"{self.group}_{self.plural}.yaml"
-
-
-def _keep_schema(_schema: Schema) -> None:
-    pass
-
-
-def _fix_levels(schema: Schema) -> None:
-    levels = schema["properties"]["spec"]["properties"]["levels"]
-    checks = levels["x-kubernetes-validations"]
-    levels.update(rules(LEVELS_FIXED, *(one for one in checks if "oldSelf" not in one["rule"])))
 
 
 _AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")
@@ -110,7 +105,12 @@ _PENDING: Final = Column("Pending Workloads", ".status.pendingWorkloads", "integ
 _ADMITTED: Final = Column("Admitted Workloads", ".status.admittedWorkloads", "integer")
 
 CRD_KINDS: Final = (
-    CrdKind(AdmissionCheck, "admissionchecks", columns=(_condition_column("Active"), _AGE)),
+    CrdKind(
+        AdmissionCheck,
+        "admissionchecks",
+        columns=(_condition_column("Active"), _AGE),
+        old_version=old_schemas.same,
+    ),
     CrdKind(
         ClusterQueue,
         "clusterqueues",
@@ -123,8 +123,16 @@ CRD_KINDS: Final = (
             _ADMITTED,
             _AGE,
         ),
+        old_version=old_schemas.cluster_queue,
+        converted=True,
     ),
-    CrdKind(Cohort, "cohorts", ("co",), columns=(Column("Parent", ".spec.parentName"), _AGE)),
+    CrdKind(
+        Cohort,
+        "cohorts",
+        ("co",),
+        columns=(Column("Parent", ".spec.parentName"), _AGE),
+        old_version=old_schemas.same,
+    ),
     CrdKind(
         LocalQueue,
         "localqueues",
@@ -137,21 +145,23 @@ CRD_KINDS: Final = (
             _ADMITTED,
             _AGE,
         ),
+        old_version=old_schemas.local_queue,
+        converted=True,
     ),
     CrdKind(
         ResourceFlavor,
         "resourceflavors",
         ("flavor", "flavors", "rf"),
         columns=(Column("Topology", ".spec.topologyName"), _AGE),
-        old_version=_keep_schema,
+        old_version=old_schemas.same,
     ),
-    CrdKind(Topology, "topologies", ("topo",), columns=(_AGE,), old_version=_fix_levels),
+    CrdKind(Topology, "topologies", ("topo",), columns=(_AGE,), old_version=old_schemas.topology),
     CrdKind(
         WorkloadPriorityClass,
         "workloadpriorityclasses",
         ("wpc",),
         columns=(Column("Value", ".value", "integer"), _AGE),
-        old_version=_keep_schema,
+        old_version=old_schemas.same,
     ),
     CrdKind(
         Workload,
@@ -170,6 +180,8 @@ CRD_KINDS: Final = (
             _AGE,
         ),
         selectable=(".status.admission.clusterQueue",),
+        old_version=old_schemas.workload,
+        converted=True,
     ),
 )
 _SYNCED: Final = ".status.conditions[?(@.type=='Synced')]"
@@ -296,18 +308,20 @@ def kind_schema(model: type[ApiObject]) -> Schema:
 
 
 def _version_entry(kind: CrdKind, name: str) -> Schema:
-    schema = kind_schema(kind.model)
+    schema, columns = kind_schema(kind.model), [column.to_json() for column in kind.columns]
     found: Schema = {"name": name, "served": True, "storage": name == kind.version}
     if name == OLD_VERSION and kind.old_version is not None:
         kind.old_version(schema)
+        for column in columns:
+            column["jsonPath"] = old_schemas.PATHS.get(column["jsonPath"], column["jsonPath"])
         found["deprecated"] = True
         found["deprecationWarning"] = (
             f"{GROUP}/{OLD_VERSION} {kind.model.__name__} is deprecated: use {GROUP}/{VERSION}"
         )
     if kind.selectable:
         found["selectableFields"] = [{"jsonPath": path} for path in kind.selectable]
-    if kind.columns:
-        found["additionalPrinterColumns"] = [column.to_json() for column in kind.columns]
+    if columns:
+        found["additionalPrinterColumns"] = columns
     if "status" in schema["properties"]:
         found["subresources"] = {"status": {}}
     found["schema"] = {"openAPIV3Schema": schema}
@@ -334,8 +348,27 @@ def crd_document(kind: CrdKind) -> Schema:
             "group": kind.group,
             "names": names,
             "scope": "Namespaced" if kind.namespaced else "Cluster",
-            "conversion": {"strategy": "None"},
+            "conversion": _conversion(kind),
             "versions": [_version_entry(kind, version) for version in versions],
+        },
+    }
+
+
+def _conversion(kind: CrdKind) -> Schema:
+    """How the API server converts. The webhook adds the CA bundle."""
+    if not kind.converted:
+        return {"strategy": "None"}
+    service = {
+        "name": WEBHOOK_SERVICE,
+        "namespace": SYSTEM_NAMESPACE,
+        "path": CONVERT_PATH,
+        "port": 443,
+    }
+    return {
+        "strategy": "Webhook",
+        "webhook": {
+            "clientConfig": {"service": service},
+            "conversionReviewVersions": ["v1"],
         },
     }
 

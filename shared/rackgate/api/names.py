@@ -12,6 +12,11 @@ from typing import Final
 GROUP: Final = "kueue.x-k8s.io"
 VERSION: Final = "v1beta2"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
+OLD_VERSION: Final = "v1beta1"
+OLD_API_VERSION: Final = f"{GROUP}/{OLD_VERSION}"
+# The Service of the webhook, and the path at which it converts between these two versions.
+WEBHOOK_SERVICE: Final = "rackgate-webhook"
+CONVERT_PATH: Final = "/convert"
 VISIBILITY_GROUP: Final = f"visibility.{GROUP}"
 VISIBILITY_VERSIONS: Final = ("v1beta2", "v1beta1")  # the preferred one first
 SYSTEM_NAMESPACE: Final = "rackgate-system"

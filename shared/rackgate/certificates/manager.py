@@ -74,7 +74,12 @@ class CertificateManager(ABC):
         self._settings = settings
         self._path = SECRETS.path(settings.namespace, settings.secret_name)
         self._configurations = Registrations(
-            client, settings.registrations, selector, settings.namespace
+            client,
+            settings.registrations,
+            selector,
+            settings.namespace,
+            settings.rules.names,
+            writes=settings.write_bundle,
         )
         self._served = b""
         self._served_until: datetime | None = None

@@ -1,6 +1,7 @@
 """The objects that make API servers call a service, and their CA bundles.
 
-These are webhook configurations, with a bundle for each webhook, and APIServices.
+These are webhook configurations, with a bundle for each webhook, APIServices, and
+CustomResourceDefinitions whose versions the service converts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import binascii
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -32,10 +34,15 @@ _CAINJECTOR_ANNOTATIONS: Final = (
 )
 # Resources whose webhooks select the namespaces of managed jobs.
 _JOB_GROUPS: Final = frozenset(kind.resource.group for kind in KINDS.values())
-# A webhook configuration or an APIService.
+# A webhook configuration, an APIService or a CustomResourceDefinition.
 Configuration = Mapping[str, Any]
+_CONVERSION_BUNDLE: Final = "/spec/conversion/webhook/clientConfig/caBundle"
 # The bundle that a configuration should contain; None if it is not to be changed.
 DesiredBundle = Callable[[Configuration], bytes | None]
+_NOT_KEPT: Final = (
+    "v1beta1 cannot be converted: with writeBundle: false, apply deploy/overlays/cert-manager/"
+    "cluster instead of deploy/cluster, so that cert-manager writes the CA bundle"
+)
 CHANGED_MEANWHILE: Final[Configuration] = {}
 
 log = structlog.get_logger()
@@ -112,9 +119,40 @@ def _bundle_fields(configuration: Configuration) -> list[tuple[str, object]]:
         )
         for index, webhook in enumerate(items(configuration, "webhooks"))
     ]
-    if "spec" in configuration:  # of an APIService
-        found.append(("/spec/caBundle", section(configuration, "spec").get("caBundle")))
+    spec = section(configuration, "spec")
+    if is_crd(configuration):
+        if (called := _conversion_client(configuration)) is not None:
+            found.append((_CONVERSION_BUNDLE, called.get("caBundle")))
+    elif spec:  # of an APIService
+        found.append(("/spec/caBundle", spec.get("caBundle")))
     return found
+
+
+def _conversion_client(configuration: Configuration) -> Mapping[str, Any] | None:
+    """What the API server calls to convert; None if it calls nobody, or is no CRD."""
+    conversion = section(section(configuration, "spec"), "conversion")
+    if conversion.get("strategy") != "Webhook":
+        return None
+    return section(section(conversion, "webhook"), "clientConfig")
+
+
+def is_crd(configuration: Configuration) -> bool:
+    """Whether it is a CustomResourceDefinition."""
+    return "conversion" in section(configuration, "spec")
+
+
+def is_converted_by(crd: Configuration, names: Collection[str]) -> bool:
+    """Whether a CRD is converted by the service with these DNS names and IP addresses.
+
+    Another service may be Kueue's.
+    """
+    called = _conversion_client(crd)
+    if called is None:
+        return False
+    service = section(called, "service")
+    if service:
+        return f"{service.get('name')}.{service.get('namespace')}.svc" in names
+    return urlsplit(str(called.get("url"))).hostname in names
 
 
 def _decode_base64(value: object) -> bytes:
@@ -152,6 +190,9 @@ class Registrations:
         kinds: Mapping[str, tuple[Resource, ...]],
         selector: NamespaceSelector | None = None,
         namespace: str = SYSTEM_NAMESPACE,
+        names: Collection[str] = (),
+        *,
+        writes: bool = True,
     ) -> None:
         """Prepare.
 
@@ -160,6 +201,9 @@ class Registrations:
             kinds: by name, the kinds that may have an object of that name.
             selector: of the namespaces in which jobs are managed; all by default.
             namespace: of the services, where no job is managed.
+            names: DNS names and IP addresses of the service, by which CRDs call it.
+            writes: whether bundles are written, or left to cert-manager. Then a CRD that nobody
+                keeps is ignored: v1beta2 is served without it.
         """
         self.any_missing = True
         self.selector_mismatch = ""
@@ -167,6 +211,9 @@ class Registrations:
         self._unmanaged = frozenset({*UNMANAGED_NAMESPACES, namespace})
         self._client = client
         self._kinds = kinds
+        self._names = names
+        self._writes = writes
+        self._ignored: set[str] = set()
 
     async def apply_bundle(self, desired: DesiredBundle) -> list[NamedConfiguration]:
         """Write the wanted bundle into every registration that differs.
@@ -205,12 +252,26 @@ class Registrations:
             log.error("namespace_selectors_differ", error=found)
         self.selector_mismatch = found
 
+    def _keeps(self, name: str, crd: Configuration) -> bool:
+        """Whether this service, or cert-manager for it, keeps the bundle of a CRD."""
+        if not is_converted_by(crd, self._names):
+            return False
+        if self._writes or is_cainjector_managed(crd):
+            self._ignored.discard(name)
+            return True
+        if name not in self._ignored:
+            log.warning("conversion_bundle_not_kept", crd=name, problem=_NOT_KEPT)
+            self._ignored.add(name)
+        return False
+
     async def _apply_bundle_to(
         self, resource: Resource, name: str, desired: DesiredBundle
     ) -> Configuration | None:
         path = resource.path(name=name)
         try:
             configuration: Configuration = msgspec.json.decode(await self._client.get(path))
+            if is_crd(configuration) and not self._keeps(name, configuration):
+                return None
             # If cert-manager writes the bundle, the webhook does not.
             bundle = None if is_cainjector_managed(configuration) else desired(configuration)
             operations = [] if bundle is None else bundle_patch(configuration, bundle)

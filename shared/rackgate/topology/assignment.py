@@ -166,8 +166,18 @@ def encode(assignment: TopologyAssignment) -> dict[str, Any]:
             than the schema allows.
     """
     _check(assignment)
-    columns = list(zip(*(values for values, _ in assignment.domains), strict=True))
-    counts = [count for _, count in assignment.domains]
+    return encode_unchecked(assignment.levels, assignment.domains)
+
+
+def encode_unchecked(
+    levels: Sequence[str], domains: Sequence[tuple[Sequence[str], int]]
+) -> dict[str, Any]:
+    """As `encode`, also for an assignment that is not valid, such as one with a domain twice.
+
+    Each domain must have one value for each level, and there must be at least one of both.
+    """
+    columns = list(zip(*(values for values, _ in domains), strict=True))
+    counts = [count for _, count in domains]
     starts = slice_starts(columns, counts, max_slices=MAX_SLICES, max_length=SLICE_DOMAINS)
     found = _encode_slices(columns, counts, starts)
     fewest_starts = range(0, len(counts), SLICE_DOMAINS)
@@ -175,7 +185,7 @@ def encode(assignment: TopologyAssignment) -> dict[str, Any]:
         # The cuts were chosen by characters, not bytes.
         fewest_slices = _encode_slices(columns, counts, fewest_starts)
         found = min(fewest_slices, found, key=lambda slices: len(msgspec.json.encode(slices)))
-    return {"levels": list(assignment.levels), "slices": found}
+    return {"levels": list(levels), "slices": found}
 
 
 def _encode_slices(

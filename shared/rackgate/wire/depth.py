@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import count
 from typing import Final, TypeVar
 
 import msgspec
@@ -23,20 +24,48 @@ _OPENING: Final = frozenset((b"[", b"{"))
 
 def truncate_depth(raw: bytes | msgspec.Raw) -> bytes:
     """The same JSON, with null for lists and objects that are nested deeper than `MAX_DEPTH`."""
-    text = bytes(raw)
+    return _replace_deep(bytes(raw), lambda _part: b"null")
+
+
+def _replace_deep(text: bytes, replacement: Callable[[bytes], bytes]) -> bytes:
     kept: list[bytes] = []
-    depth = start = 0
+    depth = start = opened = 0
     for token in _TOKEN.finditer(text):
         sign = token[0]
         if sign in _OPENING:
             depth += 1
             if depth == MAX_DEPTH + 1:
-                kept += (text[start : token.start()], b"null")
+                opened = token.start()
         elif len(sign) == 1:
             if depth == MAX_DEPTH + 1:
+                kept += (text[start:opened], replacement(text[opened : token.end()]))
                 start = token.end()
             depth -= 1
     return b"".join((*kept, text[start:]))
+
+
+class DeepParts:
+    """JSON without its deeply nested parts, which can be put back after it was changed.
+
+    Attributes:
+        text: the JSON, with a string in place of each of these parts.
+    """
+
+    def __init__(self, text: bytes) -> None:
+        """Take the parts out of `text`."""
+        number = next(n for n in count() if b'"deep-%d-' % n not in text)
+        self._parts: list[bytes] = []
+        self._placeholder = re.compile(rb'"deep-%d-(\d+)"' % number)
+
+        def replacement(part: bytes) -> bytes:
+            self._parts.append(part)
+            return b'"deep-%d-%d"' % (number, len(self._parts) - 1)
+
+        self.text = _replace_deep(text, replacement)
+
+    def restore(self, text: bytes) -> bytes:
+        """JSON with the parts in place of their strings."""
+        return self._placeholder.sub(lambda found: self._parts[int(found[1])], text)
 
 
 def tolerant(decode: Callable[[bytes | msgspec.Raw], T]) -> Callable[[bytes | msgspec.Raw], T]:

@@ -22,6 +22,7 @@ from rackgate_cli.controlplane.services import configuration
 from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.locations import deploy_dir
 from rackgate_cli.roles import AGGREGATED, KUEUE_ROLES, PARTS
+from rackgate_webhook.settings import CONVERTED_CRDS
 
 DEPLOY = deploy_dir()
 ROOT = DEPLOY.parent
@@ -250,6 +251,18 @@ def test_registrations_call_the_local_webhook_in_a_playground() -> None:
         for original, changed in zip(entry["webhooks"], local["webhooks"], strict=True):
             path = original["clientConfig"]["service"]["path"]
             assert changed["clientConfig"] == {"url": f"https://127.0.0.1:4{path}"}
+
+
+def test_kinds_are_converted_by_the_local_webhook_in_a_playground() -> None:
+    definitions = {d["metadata"]["name"]: d for d in install.documents(DEPLOY / "crds")}
+    converted = {
+        name: install.with_local_webhook(d, "https://127.0.0.1:4")["spec"]["conversion"]
+        for name, d in definitions.items()
+        if d["spec"]["conversion"]["strategy"] == "Webhook"
+    }
+    assert set(converted) == set(CONVERTED_CRDS)
+    for found in converted.values():
+        assert found["webhook"]["clientConfig"] == {"url": "https://127.0.0.1:4/convert"}
 
 
 def test_64_nodes_are_2_blocks_of_4_racks_of_8_nodes() -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from rackgate.installation.marker import KUEUE_CONFIGURATION
 from rackgate.runtime.settings import load_settings
-from rackgate_webhook.settings import WebhookSettings
+from rackgate_webhook.settings import CONVERTED_CRDS, WebhookSettings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 OVERLAY = DEPLOY / "overlays" / "cert-manager"
@@ -67,5 +67,7 @@ def test_with_cert_manager_the_webhook_may_read_one_secret_and_write_nothing(
             assert rule["verbs"] == ["get", "list", "watch"]
             if rule["resources"] == ["secrets"]:
                 assert rule["resourceNames"] == [settings.certificates.secret_name]
+            elif rule["resources"] == ["customresourcedefinitions"]:
+                assert rule["resourceNames"] == list(CONVERTED_CRDS)
             else:
                 assert rule["resourceNames"] == settings.certificates.configuration_names

@@ -199,7 +199,7 @@ def answer_review(body: bytes, decide: Decide) -> Answer:
     try:
         review = decode_review(body)
     except ReviewError as error:
-        return _bad_request(str(error), "none", "")
+        return bad_request(str(error), "none", "")
     try:
         admission_response = decide(review)
     except _MALFORMED_ERRORS as error:
@@ -212,7 +212,7 @@ async def answer_review_async(body: bytes, decide: AsyncDecide) -> Answer:
     try:
         review = decode_review(body)
     except ReviewError as error:
-        return _bad_request(str(error), "none", "")
+        return bad_request(str(error), "none", "")
     try:
         admission_response = await decide(review)
     except _MALFORMED_ERRORS as error:
@@ -222,7 +222,7 @@ async def answer_review_async(body: bytes, decide: AsyncDecide) -> Answer:
 
 def _malformed_object(review: Review, error: Exception) -> Answer:
     reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-    return _bad_request(f"request.object: {reason}", review.operation, review.kind)
+    return bad_request(f"request.object: {reason}", review.operation, review.kind)
 
 
 def _answer(review: Review, admission_response: AdmissionResponse) -> Answer:
@@ -236,6 +236,7 @@ def _answer(review: Review, admission_response: AdmissionResponse) -> Answer:
     )
 
 
-def _bad_request(reason: str, operation: str, kind: str) -> Answer:
+def bad_request(reason: str, operation: str, kind: str) -> Answer:
+    """An answer to a request that cannot be read: HTTP 400 with the reason."""
     body = reason.encode("utf-8", "backslashreplace") + b"\n"
     return Answer(400, body, operation, kind, allowed=False, reason=reason)

@@ -33,13 +33,17 @@ class RequestRejectedError(Exception):
 class BodyReader:
     """Reads bodies. Only a few large ones are read at a time, so that memory is bounded."""
 
-    def __init__(self, max_large_bodies: int = MAX_LARGE_BODIES) -> None:
+    def __init__(
+        self, max_large_bodies: int = MAX_LARGE_BODIES, max_bytes: int = MAX_BODY_BYTES
+    ) -> None:
         """Prepare.
 
         Args:
             max_large_bodies: how many of more than `SMALL_BYTES` may be in memory.
+            max_bytes: of one body.
         """
         self._large_bodies = asyncio.Semaphore(max_large_bodies)
+        self._max_bytes = max_bytes
 
     @asynccontextmanager
     async def read_body(self, request: web.BaseRequest, timeout_s: float) -> AsyncIterator[bytes]:
@@ -54,8 +58,8 @@ class BodyReader:
                 "type",
                 f'expected Content-Type "application/json", found "{request.content_type}"',
             )
-        if (request.content_length or 0) > MAX_BODY_BYTES:
-            raise _too_large(f"{request.content_length} bytes")
+        if (request.content_length or 0) > self._max_bytes:
+            raise self._too_large(f"{request.content_length} bytes")
         async with AsyncExitStack() as slot:
             yield await self._read_with_timeout(request, timeout_s, slot)
 
@@ -82,12 +86,10 @@ class BodyReader:
         await slot.enter_async_context(self._large_bodies)
         while chunk := await content.readany():
             body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise _too_large("more")
+            if len(body) > self._max_bytes:
+                raise self._too_large("more")
         return bytes(body)
 
-
-def _too_large(found: str) -> RequestRejectedError:
-    return RequestRejectedError(
-        413, "large", f"the request's body may have {MAX_BODY_BYTES} bytes at most, found {found}"
-    )
+    def _too_large(self, found: str) -> RequestRejectedError:
+        problem = f"the request's body may have {self._max_bytes} bytes at most, found {found}"
+        return RequestRejectedError(413, "large", problem)

@@ -1,4 +1,4 @@
-"""The HTTPS server for `/mutate`, `/validate` and other routes of the service."""
+"""The HTTPS server for `/mutate`, `/validate`, `/convert` and other routes of the service."""
 
 from __future__ import annotations
 
@@ -11,10 +11,18 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from rackgate.api.conversion import ConversionError
+from rackgate.api.names import CONVERT_PATH
 from rackgate.jobframework.kai import RenderOptions
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.connections import Connection, Connections, connection_metrics
 from rackgate.runtime.tasks import cancel, start
+from rackgate_webhook.admission.conversion_review import (
+    MAX_CONVERSION_BYTES,
+    conversion_answer,
+    converted_objects,
+    decode_conversion,
+)
 from rackgate_webhook.admission.deadline import start_deadline
 from rackgate_webhook.admission.gangs import GangRules
 from rackgate_webhook.admission.mutate import mutate
@@ -22,8 +30,10 @@ from rackgate_webhook.admission.review import (
     Answer,
     AsyncDecide,
     Decide,
+    ReviewError,
     answer_review,
     answer_review_async,
+    bad_request,
 )
 from rackgate_webhook.admission.validate import validate
 from rackgate_webhook.serving.bodies import BodyReader, RequestRejectedError
@@ -33,6 +43,10 @@ PRIVATE_CONNECTIONS: Final = 8
 SWEEP_S: Final = 0.5
 # Large reviews that read objects: decoded, each uses ten times its size.
 MAX_LARGE_ASYNC_REVIEWS: Final = 4
+# Body and answer take 64 MiB.
+MAX_LARGE_CONVERSIONS: Final = 1
+# Other reviews wait no longer for the conversion of a list.
+CONVERSION_STEP_S: Final = 0.005
 
 CONNECTIONS: Final = connection_metrics("webhook", "webhook")
 REVIEW_DURATION: Final = metrics.histogram(
@@ -95,6 +109,7 @@ class WebhookServer:
         self._async_routes = dict(async_routes or {})
         self._bodies = BodyReader()
         self._async_bodies = BodyReader(MAX_LARGE_ASYNC_REVIEWS)
+        self._conversion_bodies = BodyReader(MAX_LARGE_CONVERSIONS, MAX_CONVERSION_BYTES)
         self._connections: list[Connections] = []
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -164,8 +179,7 @@ class WebhookServer:
         timeout = request.query.get("timeout") if request.query_string else None
         limit = start_deadline(connection.since, timeout)
         loop = asyncio.get_running_loop()
-        bodies = self._bodies if request.path in self._routes else self._async_bodies
-        async with bodies.read_body(request, limit - loop.time()) as body:
+        async with self._bodies_of(request.path).read_body(request, limit - loop.time()) as body:
             if connection.caller_hung_up:
                 raise RequestRejectedError(503, "abandoned", "the caller has hung up")
             if (late_s := loop.time() - limit) > 0:
@@ -178,22 +192,50 @@ class WebhookServer:
         content_type = "application/json" if answer.status == 200 else "text/plain"
         return web.Response(status=answer.status, body=answer.body, content_type=content_type)
 
+    def _bodies_of(self, path: str) -> BodyReader:
+        if path == CONVERT_PATH:
+            return self._conversion_bodies
+        return self._bodies if path in self._routes else self._async_bodies
+
     async def _decide(self, path: str, body: bytes, limit: float) -> Answer:
         if path in self._routes:
             return answer_review(body, self._routes[path])
         try:
             async with asyncio.timeout_at(limit):
+                if path == CONVERT_PATH:
+                    return await _answer_conversion(body)
                 return await answer_review_async(body, self._async_routes[path])
         except TimeoutError:
             message = "what the review needs could not be read in time"
+            if path == CONVERT_PATH:
+                message = "the objects could not be converted in time"
             raise RequestRejectedError(503, "late", message) from None
 
     def _check_route(self, request: web.BaseRequest) -> None:
-        if request.path not in self._routes and request.path not in self._async_routes:
-            known = ", ".join((*self._routes, *self._async_routes))
+        paths = (*self._routes, CONVERT_PATH, *self._async_routes)
+        if request.path not in paths:
+            known = ", ".join(paths)
             raise RequestRejectedError(404, "path", f"no such path; there are {known}")
         if request.method != "POST":
             raise RequestRejectedError(405, "method", "expected POST")
+
+
+async def _answer_conversion(body: bytes) -> Answer:
+    """Convert the objects of one review, in steps: the API server sends whole lists."""
+    try:
+        request = decode_conversion(body)
+    except ReviewError as error:
+        return bad_request(str(error), "none", "")
+    found, failure, step_ends = [], "", clock.monotonic() + CONVERSION_STEP_S
+    try:
+        for converted in converted_objects(request):
+            found.append(converted)
+            if clock.monotonic() > step_ends:
+                await asyncio.sleep(0)
+                step_ends = clock.monotonic() + CONVERSION_STEP_S
+    except ConversionError as error:
+        failure = str(error)
+    return conversion_answer(request, found, failure)
 
 
 def _observe(answer: Answer, duration_s: float) -> None:
