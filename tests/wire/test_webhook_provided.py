@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
-from rackgate.api.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
+from rackgate.api.resources import CRDS, MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
 from rackgate.certificates.certificates import IssuedPair, issue, read_bundle
 from rackgate.certificates.provided import ProvidedCertificateManager
 from rackgate.certificates.tls import server_context
@@ -20,7 +21,7 @@ from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate_webhook.serving.self_call import call_self
 from rackgate_webhook.serving.server import WebhookServer
-from rackgate_webhook.settings import CertificateSettings
+from rackgate_webhook.settings import CONVERTED_CRDS, CertificateSettings
 from tests.support.apiserver import FakeApiServer
 from tests.support.odd_certificates import (
     cut_off,
@@ -379,3 +380,52 @@ async def test_an_authority_is_replaced_under_traffic_without_a_failed_call(
             assert set(read_bundle(new.authority)) <= set(read_bundle(registered(api)[0]))
         finally:
             await world.kill()
+
+
+def convertible(api: FakeApiServer, name: str, **client_config: Any) -> None:
+    """A CRD whose versions the webhook converts."""
+    webhook = {"clientConfig": {"url": "https://localhost/convert", **client_config}}
+    conversion = {"strategy": "Webhook", "webhook": webhook}
+    api.put(CRDS, {"metadata": {"name": name}, "spec": {"conversion": conversion}})
+
+
+@pytest.mark.requirement("HOOK-13", "OPS-04")
+async def test_a_kind_that_nobody_keeps_delays_no_certificate(
+    api: FakeApiServer, client: Client
+) -> None:
+    """The administrator applied deploy/cluster without the annotation of cert-manager."""
+    old, new = made(), made()
+    offer(api, old)
+    inject(api, old.authority)
+    convertible(api, CONVERTED_CRDS[0], caBundle="AAAA")
+    replica = keeper(client, writes=False)
+    with capture_logs() as logs:
+        assert await step(replica) == ""
+        assert await step(replica) == ""
+    said = [entry for entry in logs if entry["event"] == "conversion_bundle_not_kept"]
+    assert [entry["crd"] for entry in said] == [CONVERTED_CRDS[0]]
+    assert "deploy/overlays/cert-manager/cluster" in said[0]["problem"]
+    offer(api, new)
+    inject(api, new.authority)
+    assert await step(replica) == ""
+    assert written(api) == set()
+
+
+@pytest.mark.requirement("HOOK-13", "OPS-04")
+async def test_a_kind_that_cert_manager_keeps_is_waited_for(
+    api: FakeApiServer, client: Client
+) -> None:
+    pair = made()
+    offer(api, pair)
+    inject(api, pair.authority)
+    convertible(api, CONVERTED_CRDS[0])
+    crd = api.get(CRDS, CONVERTED_CRDS[0])
+    assert crd is not None
+    crd["metadata"]["annotations"] = {"cert-manager.io/inject-ca-from": "x/y"}
+    api.put(CRDS, crd)
+    replica = keeper(client, writes=False)
+    assert await step(replica) == f"no CA bundle yet in {CONVERTED_CRDS[0]}"
+    bundle = base64.b64encode(pair.authority).decode()
+    crd["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"] = bundle
+    api.put(CRDS, crd)
+    assert await step(replica) == ""

@@ -211,7 +211,7 @@ def assigned(assignment: Object) -> Object:
 
 
 LEVELS = ["block", "rack"]
-ROWS = [
+ROWS: list[Object] = [
     {"values": ["b1", "r1"], "count": 4},
     {"values": ["b1", "r2"], "count": 2},
     {"values": ["b2", "r1"], "count": 2},
@@ -220,8 +220,8 @@ ROWS = [
 
 @pytest.mark.requirement("OPS-04", "TAS-30")
 def test_domains_are_slices_in_the_same_order() -> None:
-    rows = tuple((tuple(row["values"]), row["count"]) for row in ROWS)  # type: ignore[arg-type]
-    slices = encode(TopologyAssignment(tuple(LEVELS), rows))  # type: ignore[arg-type]
+    rows = ((("b1", "r1"), 4), (("b1", "r2"), 2), (("b2", "r1"), 2))
+    slices = encode(TopologyAssignment(tuple(LEVELS), rows))
     old = assigned({"levels": LEVELS, "domains": ROWS})
     assert to_new("Workload", **old) == assigned(slices)
     assert to_old("Workload", **assigned(slices)) == old

@@ -17,10 +17,9 @@ from rackgate.wire.depth import DeepParts
 from rackgate_webhook.admission.review import MAX_MESSAGE, Answer, ReviewError
 
 API_VERSION: Final = "apiextensions.k8s.io/v1"
-# The API server waits 30 s for a conversion.
+# All objects of a list: kubectl asks for pages of 500, older informers for all at once.
 MAX_OBJECTS: Final = 50_000
-# All objects of a list without pages. Decoded one at a time; the answer takes as much again.
-MAX_CONVERSION_BYTES: Final = 32 * 2**20
+MAX_CONVERSION_BYTES: Final = 24 * 2**20
 OPERATION: Final = "CONVERT"  # in metrics
 
 

@@ -36,15 +36,16 @@ from rackgate_webhook.admission.review import (
     bad_request,
 )
 from rackgate_webhook.admission.validate import validate
-from rackgate_webhook.serving.bodies import BodyReader, RequestRejectedError
+from rackgate_webhook.serving.bodies import SMALL_BYTES, BodyReader, RequestRejectedError
 
 MAX_CONNECTIONS: Final = 256
 PRIVATE_CONNECTIONS: Final = 8
 SWEEP_S: Final = 0.5
 # Large reviews that read objects: decoded, each uses ten times its size.
 MAX_LARGE_ASYNC_REVIEWS: Final = 4
-# Body and answer take 64 MiB.
-MAX_LARGE_CONVERSIONS: Final = 1
+# One that is sent slowly must not keep out the others. Only one at a time is converted, as its
+# answer takes twice the size of its body.
+MAX_LARGE_CONVERSIONS: Final = 3
 # Other reviews wait no longer for the conversion of a list.
 CONVERSION_STEP_S: Final = 0.005
 
@@ -110,6 +111,7 @@ class WebhookServer:
         self._bodies = BodyReader()
         self._async_bodies = BodyReader(MAX_LARGE_ASYNC_REVIEWS)
         self._conversion_bodies = BodyReader(MAX_LARGE_CONVERSIONS, MAX_CONVERSION_BYTES)
+        self._large_conversion = asyncio.Lock()
         self._connections: list[Connections] = []
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -203,13 +205,19 @@ class WebhookServer:
         try:
             async with asyncio.timeout_at(limit):
                 if path == CONVERT_PATH:
-                    return await _answer_conversion(body)
+                    return await self._convert(body)
                 return await answer_review_async(body, self._async_routes[path])
         except TimeoutError:
             message = "what the review needs could not be read in time"
             if path == CONVERT_PATH:
                 message = "the objects could not be converted in time"
             raise RequestRejectedError(503, "late", message) from None
+
+    async def _convert(self, body: bytes) -> Answer:
+        if len(body) <= SMALL_BYTES:
+            return await _answer_conversion(body)
+        async with self._large_conversion:
+            return await _answer_conversion(body)
 
     def _check_route(self, request: web.BaseRequest) -> None:
         paths = (*self._routes, CONVERT_PATH, *self._async_routes)

@@ -1,0 +1,284 @@
+"""Conversions between v1beta1 and v1beta2 over TLS, and the CA bundle in the kinds."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rackgate.api.names import API_VERSION, OLD_API_VERSION
+from rackgate.api.resources import CRDS
+from rackgate.certificates.issued import IssuedCertificateManager
+from rackgate.certificates.tls import server_context
+from rackgate.kube.client import Client
+from rackgate_webhook.admission.conversion_review import MAX_CONVERSION_BYTES, MAX_OBJECTS
+from rackgate_webhook.serving.server import WebhookServer
+from rackgate_webhook.settings import CONVERTED_CRDS, CertificateSettings
+from tests.support.apiserver import FakeApiServer
+from tests.wire.webhook_server import calling, serving, url
+from tests.wire.webhook_world import JSON, REVIEW, register, registered, secret
+
+Object = dict[str, Any]
+
+pytestmark = pytest.mark.requirement("OPS-04")
+
+
+def cluster_queue(**spec: Any) -> Object:
+    head = {"apiVersion": OLD_API_VERSION, "kind": "ClusterQueue", "metadata": {"name": "cq"}}
+    return {**head, "spec": spec}
+
+
+def review(objects: list[Any], wanted: str = API_VERSION, **request: Any) -> Object:
+    asked = {"uid": "u-1", "desiredAPIVersion": wanted, "objects": objects, **request}
+    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": asked}
+
+
+async def post(server: WebhookServer, sent: Object | bytes) -> tuple[int, str]:
+    body = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
+    async with (
+        calling() as session,
+        session.post(url(server, "/convert"), data=io.BytesIO(body), headers=JSON) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+async def converted(server: WebhookServer, sent: Object) -> Object:
+    status, text = await post(server, sent)
+    assert status == 200, text
+    found: Object = json.loads(text)
+    assert (found["apiVersion"], found["kind"]) == ("apiextensions.k8s.io/v1", "ConversionReview")
+    assert found["response"]["uid"] == "u-1"
+    response: Object = found["response"]
+    return response
+
+
+async def test_objects_come_back_in_their_order_in_the_version_that_was_asked_for() -> None:
+    objects = [
+        cluster_queue(cohort="a"),
+        {"apiVersion": API_VERSION, "kind": "Topology", "metadata": {}, "spec": {"levels": []}},
+        cluster_queue(cohort="b"),
+    ]
+    async with serving() as server:
+        response = await converted(server, review(objects))
+        assert response["result"] == {"status": "Success"}
+        found = response["convertedObjects"]
+        assert [one["apiVersion"] for one in found] == [API_VERSION] * 3
+        assert [one["spec"] for one in found] == [
+            {"cohortName": "a"},
+            {"levels": []},
+            {"cohortName": "b"},
+        ]
+        assert [one["metadata"] for one in found] == [one["metadata"] for one in objects]
+        back = await converted(server, review(found, OLD_API_VERSION))
+        assert back["convertedObjects"][0] == objects[0]
+        none = await converted(server, review([]))
+        assert (none["result"], none["convertedObjects"]) == ({"status": "Success"}, [])
+
+
+@pytest.mark.parametrize(
+    ("objects", "message"),
+    [
+        ([cluster_queue(), cluster_queue(admissionChecks=1)], "objects[1].spec.admissionChecks: 1"),
+        ([{"apiVersion": "v1", "kind": "Pod"}], 'objects[0].apiVersion: "v1": must be kueue'),
+        (["x"], "objects[0]: Expected `object`, got `str`"),
+        ([cluster_queue() | {"kind": "Pod"}], 'objects[0].kind: "Pod": must be one of '),
+    ],
+)
+async def test_one_that_cannot_be_converted_fails_the_review_by_its_field(
+    objects: list[Any], message: str
+) -> None:
+    async with serving() as server:
+        response = await converted(server, review(objects))
+    assert response["convertedObjects"] == []
+    assert response["result"]["status"] == "Failure"
+    assert response["result"]["message"].startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        (b"{", "not a ConversionReview: "),
+        (b"\xff", "not a ConversionReview: "),
+        (REVIEW, 'expected "apiextensions.k8s.io/v1" "ConversionReview", found "admission.'),
+        (json.dumps(review([], uid="")).encode(), "request.uid is empty"),
+        (json.dumps(review([1] * (MAX_OBJECTS + 1))).encode(), "request.objects: 50001 objects: "),
+    ],
+)
+async def test_what_is_no_review_is_answered_with_the_reason(sent: bytes, message: str) -> None:
+    async with serving() as server:
+        status, text = await post(server, sent)
+        assert (status, text.startswith(message)) == (400, True), text
+        assert (await converted(server, review([cluster_queue()])))["convertedObjects"]
+
+
+async def test_a_body_has_a_limit() -> None:
+    async with serving() as server:
+        status, text = await post(server, b" " * (MAX_CONVERSION_BYTES + 1))
+        assert status == 413
+        assert str(MAX_CONVERSION_BYTES) in text
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + '"x"' + "]" * depth
+
+
+@pytest.mark.field_note("C2")
+async def test_a_pod_template_nested_without_end_stays_as_it_is() -> None:
+    """Any user can create one, and it must not fail the list of all Workloads."""
+    podsets = f'"podSets": [{{"template": {{"x": {nested(5000)}}}}}]'
+    spec = f'{{"priorityClassName": "low", {podsets}}}'
+    meta = '"metadata": {"name": "w", "annotations": {"a": "deep-0-0"}}'
+    deep = f'{{"apiVersion": "{OLD_API_VERSION}", "kind": "Workload", {meta}, "spec": {spec}}}'
+    text = json.dumps(review(["HERE", cluster_queue(cohort="team")])).replace('"HERE"', deep)
+    async with serving() as server:
+        status, answer = await post(server, text.encode())
+    assert status == 200
+    assert '"status":"Success"' in answer
+    assert nested(5000) in answer
+    assert '"annotations":{"a":"deep-0-0"}' in answer
+    assert '"cohortName":"team"' in answer
+    assert '"priorityClassRef"' in answer
+
+
+async def test_a_list_is_converted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that reviews of jobs do not wait for the list of all Workloads."""
+    monkeypatch.setattr("rackgate_webhook.serving.server.CONVERSION_STEP_S", -1.0)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    async with serving() as server:
+        body = json.dumps(review([cluster_queue(cohort="team")] * 50)).encode()
+        before = turns
+        answer = await server._convert(body)
+        assert turns - before >= 49
+    task.cancel()
+    assert len(json.loads(answer.body)["response"]["convertedObjects"]) == 50
+
+
+# The CA bundle in the kinds.
+
+
+@pytest_asyncio.fixture
+async def api() -> AsyncIterator[FakeApiServer]:
+    async with FakeApiServer() as running:
+        register(running)
+        yield running
+
+
+def keeper(client: Client) -> IssuedCertificateManager:
+    names = ["rackgate-webhook.rackgate-system.svc"]
+    settings = CertificateSettings(dns_names=names, settle=0.1, check_interval=0.02)
+    return IssuedCertificateManager(client, settings, server_context())
+
+
+async def fine(_: bytes) -> str:
+    return ""
+
+
+SERVICE = {"name": "rackgate-webhook", "namespace": "rackgate-system", "path": "/convert"}
+KUEUE = {"name": "kueue-webhook-service", "namespace": "kueue-system", "path": "/convert"}
+
+
+def put_crd(api: FakeApiServer, name: str, conversion: Object) -> None:
+    api.put(CRDS, {"metadata": {"name": name}, "spec": {"group": "g", "conversion": conversion}})
+
+
+def by_webhook(service: Object, **client: Any) -> Object:
+    return {"strategy": "Webhook", "webhook": {"clientConfig": {"service": service, **client}}}
+
+
+def conversion_of(api: FakeApiServer, name: str) -> Object:
+    found = api.get(CRDS, name)
+    assert found is not None
+    conversion: Object = copy.deepcopy(found["spec"]["conversion"])
+    return conversion
+
+
+async def test_the_bundle_is_in_every_kind_that_the_webhook_converts(
+    api: FakeApiServer, client: Client
+) -> None:
+    for name in CONVERTED_CRDS:
+        put_crd(api, name, by_webhook(SERVICE))
+    replica = keeper(client)
+    await replica.reconcile(fine)
+    bundle = base64.b64encode(secret(api)["ca.crt"]).decode()
+    for name in CONVERTED_CRDS:
+        assert conversion_of(api, name) == by_webhook(SERVICE, caBundle=bundle)
+    assert replica.problem == ""
+    # Somebody replaces the definition with that of the manifests.
+    put_crd(api, CONVERTED_CRDS[1], by_webhook(SERVICE))
+    await replica.reconcile(fine)
+    assert conversion_of(api, CONVERTED_CRDS[1]) == by_webhook(SERVICE, caBundle=bundle)
+    # And a Kueue was there before.
+    put_crd(api, CONVERTED_CRDS[2], by_webhook(SERVICE, caBundle="AAAA"))
+    await replica.reconcile(fine)
+    assert conversion_of(api, CONVERTED_CRDS[2]) == by_webhook(SERVICE, caBundle=bundle)
+
+
+@pytest.mark.parametrize(
+    "conversion",
+    [
+        {"strategy": "None"},
+        by_webhook(KUEUE, caBundle="AAAA"),
+        {"strategy": "Webhook", "webhook": {"clientConfig": {"url": "https://other/convert"}}},
+    ],
+)
+async def test_a_kind_that_another_converts_is_left_alone(
+    api: FakeApiServer, client: Client, conversion: Object
+) -> None:
+    """Those of an older installation, of Kueue, and of nobody; reviews of jobs do not wait."""
+    for name in CONVERTED_CRDS:
+        put_crd(api, name, conversion)
+    replica = keeper(client)
+    await replica.reconcile(fine)
+    assert replica.problem == ""
+    assert all(conversion_of(api, name) == conversion for name in CONVERTED_CRDS)
+    assert set(registered(api)) == {secret(api)["ca.crt"]}
+
+
+@pytest.mark.requirement("HOOK-13")
+async def test_a_new_pair_is_served_only_when_the_kinds_trust_it(
+    api: FakeApiServer, client: Client
+) -> None:
+    """As with the webhook configurations: an API server that converts must not see it sooner."""
+    for name in CONVERTED_CRDS:
+        put_crd(api, name, by_webhook(SERVICE))
+    await keeper(client).reconcile(fine)
+    before = secret(api)
+    names = ["rackgate-webhook.rackgate-system.svc", "another.localhost"]
+    settings = CertificateSettings(dns_names=names, settle=0.1, check_interval=0.02)
+    renewing = IssuedCertificateManager(client, settings, server_context())
+    await renewing.reconcile(fine)
+    published = secret(api)
+    assert published["tls.crt"] == before["tls.crt"]
+    assert published["ca.crt"] != before["ca.crt"]
+    bundle = base64.b64encode(published["ca.crt"]).decode()
+    assert all(
+        conversion_of(api, name) == by_webhook(SERVICE, caBundle=bundle) for name in CONVERTED_CRDS
+    )
+    # A definition whose bundle is old again, while the time of settling runs.
+    old = base64.b64encode(before["ca.crt"]).decode()
+    put_crd(api, CONVERTED_CRDS[0], by_webhook(SERVICE, caBundle=old))
+    for _ in range(400):
+        await renewing.reconcile(fine)
+        if secret(api)["tls.crt"] != before["tls.crt"]:
+            break
+        await asyncio.sleep(0.02)
+    assert secret(api)["tls.crt"] != before["tls.crt"]
+    bundle = base64.b64encode(secret(api)["ca.crt"]).decode()
+    assert all(
+        conversion_of(api, name) == by_webhook(SERVICE, caBundle=bundle) for name in CONVERTED_CRDS
+    )
