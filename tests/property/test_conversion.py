@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from rackgate.api.conversion import ConversionError, convert
+from rackgate.api.conversion import OLD_API_VERSION, ConversionError, convert
 from rackgate.api.crd import CRD_KINDS, crd_document
-from rackgate.api.names import API_VERSION, GROUP, OLD_API_VERSION
+from rackgate.api.names import API_VERSION, GROUP
 from rackgate.topology.assignment import AssignmentError, TopologyAssignment, decode, encode
 
 Object = dict[str, Any]

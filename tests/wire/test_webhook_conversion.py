@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rackgate.api.names import API_VERSION, OLD_API_VERSION
+from rackgate.api.conversion import OLD_API_VERSION
+from rackgate.api.names import API_VERSION
 from rackgate.api.resources import CRDS
 from rackgate.certificates.issued import IssuedCertificateManager
 from rackgate.certificates.tls import server_context

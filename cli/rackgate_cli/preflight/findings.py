@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -167,18 +167,22 @@ def _is_fresh(lease: Object, now: datetime | None) -> bool:
 def _kueue_crds(seen: ClusterSnapshot) -> Iterator[Finding]:
     """CRDs that an uninstalled Kueue has left in the cluster."""
     ours = [crd for crd in seen.crds if _name(crd) in OUR_KINDS]
-    old = sorted(
-        _name(crd)
-        for crd in ours
-        if set((crd.get("status") or {}).get("storedVersions") or ()) - {names.VERSION}
-    )
-    if old:
+    unknown = _stored_beside(ours, names.VERSION, names.OLD_VERSION)
+    if unknown:
         yield Finding(
             True,
-            f"objects may be stored in older versions of {', '.join(old)}",
+            f"objects may be stored in older versions of {', '.join(unknown)}",
             f"with a Kueue that serves {names.VERSION}, write each object once while it still "
             "converts, and remove the old versions from status.storedVersions ("
             f"{_MIGRATE}); or delete these CRDs with all their objects",
+        )
+    old = sorted({*_stored_beside(ours, names.VERSION)} - {*unknown})
+    if old:
+        yield Finding(
+            False,
+            f"objects may be stored as {names.OLD_VERSION}: {', '.join(old)}",
+            "the webhook converts them; when it is ready, write each object once, and remove "
+            f"{names.OLD_VERSION} from status.storedVersions ({_MIGRATE})",
         )
     unread = sorted({_name(crd) for crd in seen.crds} - OUR_KINDS)
     if unread:
@@ -198,9 +202,24 @@ def _kueue_crds(seen: ClusterSnapshot) -> Iterator[Finding]:
         )
 
 
+def _stored_beside(crds: Iterable[Object], *known: str) -> list[str]:
+    """Names of the CRDs whose objects may be stored in another version."""
+    return sorted(
+        _name(crd)
+        for crd in crds
+        if set((crd.get("status") or {}).get("storedVersions") or ()) - set(known)
+    )
+
+
 def _is_converted(crd: Object) -> bool:
+    """Whether the API server calls another service than Rackgate's to convert."""
     conversion = crd["spec"].get("conversion") or {}
-    return bool(conversion.get("strategy", "None") == "Webhook")
+    if conversion.get("strategy", "None") != "Webhook":
+        return False
+    client = (conversion.get("webhook") or {}).get("clientConfig") or {}
+    # On a playground, Rackgate's has a URL.
+    own = "url" in client or (client.get("service") or {}).get("name") == names.WEBHOOK_SERVICE
+    return not own
 
 
 def _other_installations(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:

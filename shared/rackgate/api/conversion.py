@@ -23,11 +23,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from rackgate.api.names import API_VERSION, GROUP, OLD_API_VERSION
+from rackgate.api.names import API_VERSION, GROUP, OLD_VERSION
 from rackgate.topology.assignment import AssignmentError, decode, encode_unchecked, shown
 
 Object = dict[str, Any]
 
+OLD_API_VERSION: Final = f"{GROUP}/{OLD_VERSION}"
 POD_PRIORITY: Final = "scheduling.k8s.io/priorityclass"
 WORKLOAD_PRIORITY: Final = "kueue.x-k8s.io/workloadpriorityclass"
 # Bytes of JSON that the domains of one object may take. 100,000 nodes take 6 MiB.

@@ -13,7 +13,6 @@ GROUP: Final = "kueue.x-k8s.io"
 VERSION: Final = "v1beta2"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 OLD_VERSION: Final = "v1beta1"
-OLD_API_VERSION: Final = f"{GROUP}/{OLD_VERSION}"
 # The Service of the webhook, and the path at which it converts between these two versions.
 WEBHOOK_SERVICE: Final = "rackgate-webhook"
 CONVERT_PATH: Final = "/convert"

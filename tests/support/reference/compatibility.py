@@ -467,8 +467,23 @@ Nothing is ignored silently. What has no effect is named in these places:
 | not needed | There is nothing to set |
 | not yet | There is no such setting. The note says what happens instead |
 
-The API server serves `v1beta2` of all kinds, and `v1beta1` of Topology, ResourceFlavor and
-WorkloadPriorityClass. It rejects `v1beta1` of the other kinds."""
+The API server serves `v1beta2` and `v1beta1` of all kinds, and stores `v1beta2`. The webhook converts ClusterQueues,
+LocalQueues and Workloads. The tables have the fields of `v1beta2`. `v1beta1` has the same fields, but for these:
+
+| `v1beta1` | `v1beta2` |
+|---|---|
+| ClusterQueue: `spec.cohort` | `spec.cohortName` |
+| ClusterQueue: `spec.admissionChecks` | `spec.admissionChecksStrategy`, each rule with `onFlavors: []` |
+| ClusterQueue: `Borrow` and `Preempt` in `spec.flavorFungibility` | `MayStopSearch`, also when read in `v1beta1` |
+| LocalQueue: `status.flavorUsage` | `status.flavorsUsage` |
+| Workload: `spec.priorityClassName`, `spec.priorityClassSource` | `spec.priorityClassRef`. Without a source, a PriorityClass |
+| Workload: `status.accumulatedPastExexcutionTimeSeconds` | `status.accumulatedPastExecutionTimeSeconds` |
+| Workload: `domains` of a `topologyAssignment` | `slices`, in the same order |
+| ClusterQueue: `status.pendingWorkloadsStatus`; LocalQueue: `status.flavors` | None. Rackgate does not serve them, see the [positions of pending Workloads](api.md#positions-of-pending-workloads) |
+
+Fields that Kueue has in `v1beta2` only can be read and written in `v1beta1` under their own name, so a patch or a
+replacement through `v1beta1` loses nothing. A typed client that replaces a whole object drops fields that it does not
+know. [ADR 67](../design/adr/0067-conversion-of-v1beta1.md) has the details."""
 KEYS_TEXT: Final = """\
 *Job* stands for Jobs, JobSets and RayClusters, *template* for their pod templates. The webhook also warns about
 keys of `kueue.x-k8s.io` that are not in this table, and suggests the key that you may have meant."""

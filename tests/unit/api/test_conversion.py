@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rackgate.api.conversion import MAX_DOMAINS_BYTES, ConversionError, convert
+from rackgate.api.conversion import MAX_DOMAINS_BYTES, OLD_API_VERSION, ConversionError, convert
 from rackgate.api.crd import CRD_KINDS
-from rackgate.api.names import API_VERSION, OLD_API_VERSION
+from rackgate.api.names import API_VERSION
 from rackgate.topology.assignment import TopologyAssignment, encode
 
 Object = dict[str, Any]

@@ -105,21 +105,34 @@ def test_a_lease_of_kueue_counts_while_it_is_renewed(age_s: int, holder: str, li
     assert len(conflicts(seen(leases=[lease]))) == lives
 
 
-def test_kinds_that_kueue_left_are_a_note_and_objects_of_older_versions_a_conflict() -> None:
+def test_kinds_that_kueue_left_are_a_note() -> None:
     left = findings(seen(crds=[crd("Webhook")]), SYSTEM)
     assert [one.conflict for one in left] == [False]
     assert "--force-conflicts" in left[0].remedy
-    older = seen(crds=[crd("Webhook", ("v1beta1", "v1beta2"))])
-    assert conflicts(older) == [
-        "objects may be stored in older versions of workloads.kueue.x-k8s.io"
-    ]
 
 
-def test_kinds_of_a_kueue_that_knew_no_newer_version_are_a_conflict_without_any_conversion() -> (
-    None
-):
+@pytest.mark.parametrize(
+    "client", [{"service": {"name": "rackgate-webhook"}}, {"url": "https://x"}]
+)
+def test_kinds_that_rackgate_converts_are_not_worth_a_word(client: Object) -> None:
+    own = crd("Webhook")
+    own["spec"]["conversion"]["webhook"] = {"clientConfig": client}
+    assert findings(seen(crds=[own]), SYSTEM) == []
+
+
+@pytest.mark.requirement("OPS-04", "OPS-06")
+@pytest.mark.parametrize("stored", [("v1beta1",), ("v1beta1", "v1beta2")])
+def test_objects_of_the_version_that_the_webhook_converts_are_a_note(
+    stored: tuple[str, ...],
+) -> None:
+    (note,) = findings(seen(crds=[crd("None", stored)]), SYSTEM)
+    assert note.what == "objects may be stored as v1beta1: workloads.kueue.x-k8s.io"
+    assert not note.conflict
+
+
+def test_objects_of_still_older_versions_are_a_conflict() -> None:
     """Else the API server refuses the new definition with words of its own."""
-    (what,) = conflicts(seen(crds=[crd("None", ("v1beta1",))]))
+    (what,) = conflicts(seen(crds=[crd("None", ("v1alpha1", "v1beta1"))]))
     assert what == "objects may be stored in older versions of workloads.kueue.x-k8s.io"
     theirs = [crd("Webhook", ("v1alpha1", "v1beta1"), name="multikueueconfigs")]
     (note,) = findings(seen(crds=theirs), SYSTEM)
