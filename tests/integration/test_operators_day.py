@@ -211,7 +211,7 @@ async def held(cluster: Cluster) -> list[str]:
 def kueue(crd: Object) -> list[Object]:
     """As an operator finds it: a kind with a conversion webhook, a Deployment, a webhook."""
     service = {"name": "kueue-webhook-service", "namespace": "kueue-system", "path": "/convert"}
-    (version,) = crd["spec"]["versions"]
+    (version,) = (entry for entry in crd["spec"]["versions"] if entry["storage"])
     version.pop("selectableFields", None)
     theirs = {
         "apiVersion": crd["apiVersion"],

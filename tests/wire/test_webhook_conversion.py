@@ -109,6 +109,7 @@ async def test_one_that_cannot_be_converted_fails_the_review_by_its_field(
         (b"\xff", "not a ConversionReview: "),
         (REVIEW, 'expected "apiextensions.k8s.io/v1" "ConversionReview", found "admission.'),
         (json.dumps(review([], uid="")).encode(), "request.uid is empty"),
+        (json.dumps(review([], "v1")).encode(), 'request.desiredAPIVersion: "v1": must be kueue.'),
         (json.dumps(review([1] * (MAX_OBJECTS + 1))).encode(), "request.objects: 50001 objects: "),
     ],
 )

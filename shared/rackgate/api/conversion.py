@@ -29,6 +29,7 @@ from rackgate.topology.assignment import AssignmentError, decode, encode_uncheck
 Object = dict[str, Any]
 
 OLD_API_VERSION: Final = f"{GROUP}/{OLD_VERSION}"
+KUEUE_VERSIONS: Final = (API_VERSION, OLD_API_VERSION)
 POD_PRIORITY: Final = "scheduling.k8s.io/priorityclass"
 WORKLOAD_PRIORITY: Final = "kueue.x-k8s.io/workloadpriorityclass"
 # Bytes of JSON that the domains of one object may take. 100,000 nodes take 6 MiB.
@@ -62,9 +63,9 @@ def convert(obj: Mapping[str, Any], api_version: str) -> Object:
     found = dict(obj)
     if found.get("apiVersion") == api_version:
         return found
-    if found.get("apiVersion") not in (API_VERSION, OLD_API_VERSION):
+    if found.get("apiVersion") not in KUEUE_VERSIONS:
         raise ConversionError(f"apiVersion: {shown(found.get('apiVersion'))}: {_KNOWN_VERSIONS}")
-    if api_version not in (API_VERSION, OLD_API_VERSION):
+    if api_version not in KUEUE_VERSIONS:
         raise ConversionError(f"desiredAPIVersion: {shown(api_version)}: {_KNOWN_VERSIONS}")
     kind = found.get("kind")
     if not isinstance(kind, str) or kind not in _CONVERSIONS:
@@ -75,7 +76,7 @@ def convert(obj: Mapping[str, Any], api_version: str) -> Object:
     return {**found, "apiVersion": api_version}
 
 
-_KNOWN_VERSIONS: Final = f"must be {API_VERSION} or {OLD_API_VERSION}"
+_KNOWN_VERSIONS: Final = f"must be {' or '.join(KUEUE_VERSIONS)}"
 Change = Callable[[Object], None]  # changes the top level of a copy
 
 

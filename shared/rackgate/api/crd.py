@@ -318,7 +318,8 @@ def _version_entry(kind: CrdKind, name: str) -> Schema:
         found["deprecationWarning"] = (
             f"{GROUP}/{OLD_VERSION} {kind.model.__name__} is deprecated: use {GROUP}/{VERSION}"
         )
-    if kind.selectable:
+    # The API server rejects them in all versions if the schemas differ.
+    if kind.selectable and name == kind.version:
         found["selectableFields"] = [{"jsonPath": path} for path in kind.selectable]
     if columns:
         found["additionalPrinterColumns"] = columns

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rackgate.api.conversion import ConversionError, convert
+from rackgate.api.conversion import KUEUE_VERSIONS, ConversionError, convert
 from rackgate.wire.depth import DeepParts
 from rackgate_webhook.admission.review import MAX_MESSAGE, Answer, ReviewError
 
@@ -79,10 +79,14 @@ def decode_conversion(body: bytes) -> ConversionRequest:
         raise ReviewError(f"not a ConversionReview: {str(error)[:200]}") from error
     if not request.uid:
         raise ReviewError("request.uid is empty")
+    wanted = request.desired_api_version
+    if wanted not in KUEUE_VERSIONS:
+        known = " or ".join(KUEUE_VERSIONS)
+        raise ReviewError(f'request.desiredAPIVersion: "{wanted[:64]}": must be {known}')
     if len(request.objects) > MAX_OBJECTS:
         found = str(len(request.objects))
         raise ReviewError(f"request.objects: {found} objects: must be {MAX_OBJECTS} at most")
-    return ConversionRequest(request.uid, request.desired_api_version, request.objects, restore)
+    return ConversionRequest(request.uid, wanted, request.objects, restore)
 
 
 def converted_objects(request: ConversionRequest) -> Iterator[msgspec.Raw]:
