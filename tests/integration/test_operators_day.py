@@ -299,7 +299,7 @@ async def beside_kueue_nothing_is_changed_and_no_service_acts(day: Day) -> None:
         code, said = day.tried("kubectl", "apply", "--server-side", MANAGER, "-k", cluster_wide)
         assert code != 0
         assert 'with "kubectl"' in said, said
-        assert ".spec.conversion.strategy" in said, said
+        assert ".spec.conversion.webhook.clientConfig.service.name" in said, said
         after = await cluster.get(kinds.CRDS, CRD)
         assert (after["spec"], after["metadata"]["generation"]) == (before["spec"], 1)
         # The services with all rights.

@@ -15,6 +15,7 @@ from rackgate.features import GANG_SCHEDULING, NATIVE_POD_GROUPS
 from rackgate_cli.controlplane import install
 from rackgate_cli.controlplane.binaries.versions import SERVICES
 from rackgate_cli.locations import deploy_dir
+from rackgate_webhook.settings import CONVERTED_CRDS
 from tests.support.elsewhere import kustomized
 from tests.support.playground import Playground
 
@@ -91,6 +92,18 @@ def test_another_namespace_is_the_same_installation_with_another_name(
         for entry in json.loads(text)
     }
     assert found == wanted
+
+
+@pytest.mark.requirement("HOOK-13", "OPS-04")
+def test_with_cert_manager_the_kinds_that_are_converted_have_its_annotation(render: Render) -> None:
+    before, now = render("cluster"), render("overlays", "cert-manager", "cluster")
+    assert set(now) == set(before)
+    changed = {name: entry for name, entry in now.items() if entry != before[name]}
+    assert {name for _, name in changed} == set(CONVERTED_CRDS)
+    for name, entry in changed.items():
+        metadata = {**entry["metadata"]}
+        assert metadata.pop("annotations") == {INJECT: "rackgate-system/rackgate-webhook"}
+        assert {**entry, "metadata": metadata} == before[name]
 
 
 @pytest.mark.requirement("OSM-19")

@@ -129,7 +129,7 @@ def _bundle_fields(configuration: Configuration) -> list[tuple[str, object]]:
 
 
 def _conversion_client(configuration: Configuration) -> Mapping[str, Any] | None:
-    """What the API server calls to convert; None if it calls nobody, or is no CRD."""
+    """What the API server calls to convert; None if it calls no service, or is no CRD."""
     conversion = section(section(configuration, "spec"), "conversion")
     if conversion.get("strategy") != "Webhook":
         return None
@@ -202,7 +202,7 @@ class Registrations:
             selector: of the namespaces in which jobs are managed; all by default.
             namespace: of the services, where no job is managed.
             names: DNS names and IP addresses of the service, by which CRDs call it.
-            writes: whether bundles are written, or left to cert-manager. Then a CRD that nobody
+            writes: whether bundles are written, or left to cert-manager. Then a CRD that no one
                 keeps is ignored: v1beta2 is served without it.
         """
         self.any_missing = True

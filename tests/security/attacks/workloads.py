@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from rackgate.api import names
@@ -141,6 +142,32 @@ async def priority_class_reference_rewritten(world: World) -> None:
     }
     change = {"spec": {"priority": 1_000_000, "priorityClassRef": reference}}
     await world.attacker.merge(kinds.WORKLOADS, workload, change)
+    await world.hold(6)
+    assert not world.ledger.lost, f"the other tenant lost {sorted(world.ledger.lost)}"
+    await world.tenant.delete(kinds.JOBS, "theirs")
+
+
+@attack(queue={"preemption": {"withinClusterQueue": "LowerPriority"}})
+async def written_in_the_older_version(world: World) -> None:
+    """The same through v1beta1, whose fields have other names."""
+    high = priority_class(f"{world.pool}-high", 1_000_000)
+    await world.admin.create(kinds.WORKLOAD_PRIORITY_CLASSES, high)
+    await world.tenant.create(kinds.JOBS, world.job("theirs", 4))
+    await world.tenant.bound("theirs", 4)
+    await world.submit("mine", 4)
+    workload = (await world.workload_of("mine"))["metadata"]["name"]
+    older = replace(kinds.WORKLOADS, version=names.OLD_VERSION)
+    changes: list[Object] = [
+        {"priority": 1_000_000},
+        {
+            "priority": 1_000_000,
+            "priorityClassName": f"{world.pool}-high",
+            "priorityClassSource": "kueue.x-k8s.io/workloadpriorityclass",
+        },
+        {"queueName": "another"},
+    ]
+    for change in changes:
+        await world.attacker.merge(older, workload, {"spec": change})
     await world.hold(6)
     assert not world.ledger.lost, f"the other tenant lost {sorted(world.ledger.lost)}"
     await world.tenant.delete(kinds.JOBS, "theirs")
