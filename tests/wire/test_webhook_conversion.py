@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from rackgate.api.conversion import OLD_API_VERSION
 from rackgate.api.names import API_VERSION
@@ -249,6 +250,25 @@ async def test_a_kind_that_another_converts_is_left_alone(
     assert replica.problem == ""
     assert all(conversion_of(api, name) == conversion for name in CONVERTED_CRDS)
     assert set(registered(api)) == {secret(api)["ca.crt"]}
+
+
+@pytest.mark.requirement("HOOK-13")
+async def test_an_annotation_that_kueue_left_holds_up_no_reviews(
+    api: FakeApiServer, client: Client
+) -> None:
+    """cert-manager goes on to write the authority of a Kueue that is gone."""
+    put_crd(api, CONVERTED_CRDS[0], by_webhook(SERVICE, caBundle="AAAA"))
+    crd = api.get(CRDS, CONVERTED_CRDS[0])
+    assert crd is not None
+    crd["metadata"]["annotations"] = {"cert-manager.io/inject-ca-from": "kueue-system/cert"}
+    api.put(CRDS, crd)
+    replica = keeper(client)
+    with capture_logs() as logs:
+        await replica.reconcile(fine)
+    assert replica.problem == ""
+    assert conversion_of(api, CONVERTED_CRDS[0]) == by_webhook(SERVICE, caBundle="AAAA")
+    (said,) = (entry for entry in logs if entry["event"] == "conversion_bundle_not_kept")
+    assert "remove the annotation" in said["problem"]
 
 
 @pytest.mark.requirement("HOOK-13")

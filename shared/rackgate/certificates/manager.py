@@ -80,6 +80,7 @@ class CertificateManager(ABC):
             settings.namespace,
             settings.rules.names,
             writes=settings.write_bundle,
+            issues=settings.source == "issued",
         )
         self._served = b""
         self._served_until: datetime | None = None

@@ -43,6 +43,10 @@ _NOT_KEPT: Final = (
     "v1beta1 cannot be converted: with writeBundle: false, apply deploy/overlays/cert-manager/"
     "cluster instead of deploy/cluster, so that cert-manager writes the CA bundle"
 )
+_KEPT_BY_OTHERS: Final = (
+    "v1beta1 cannot be converted: cert-manager writes another CA bundle; remove the annotation of "
+    "cert-manager.io from the CustomResourceDefinition"
+)
 CHANGED_MEANWHILE: Final[Configuration] = {}
 
 log = structlog.get_logger()
@@ -193,6 +197,7 @@ class Registrations:
         names: Collection[str] = (),
         *,
         writes: bool = True,
+        issues: bool = True,
     ) -> None:
         """Prepare.
 
@@ -202,8 +207,9 @@ class Registrations:
             selector: of the namespaces in which jobs are managed; all by default.
             namespace: of the services, where no job is managed.
             names: DNS names and IP addresses of the service, by which CRDs call it.
-            writes: whether bundles are written, or left to cert-manager. Then a CRD that no one
-                keeps is ignored: v1beta2 is served without it.
+            writes: whether bundles are written, or left to cert-manager.
+            issues: whether the service issues its own certificate. A CRD whose bundle is not that
+                of the service's authority is ignored: v1beta2 is served without it.
         """
         self.any_missing = True
         self.selector_mismatch = ""
@@ -213,6 +219,7 @@ class Registrations:
         self._kinds = kinds
         self._names = names
         self._writes = writes
+        self._issues = issues
         self._ignored: set[str] = set()
 
     async def apply_bundle(self, desired: DesiredBundle) -> list[NamedConfiguration]:
@@ -256,11 +263,13 @@ class Registrations:
         """Whether this service, or cert-manager for it, keeps the bundle of a CRD."""
         if not is_converted_by(crd, self._names):
             return False
-        if self._writes or is_cainjector_managed(crd):
+        injected = is_cainjector_managed(crd)
+        if not self._issues if injected else self._writes:
             self._ignored.discard(name)
             return True
         if name not in self._ignored:
-            log.warning("conversion_bundle_not_kept", crd=name, problem=_NOT_KEPT)
+            problem = _KEPT_BY_OTHERS if injected else _NOT_KEPT
+            log.warning("conversion_bundle_not_kept", crd=name, problem=problem)
             self._ignored.add(name)
         return False
 
