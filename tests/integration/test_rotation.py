@@ -7,12 +7,14 @@ import json
 import ssl
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
+from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.kube.errors import KubeError
 from tests.support.cluster import Cluster, until
@@ -62,6 +64,30 @@ async def create_until(cluster: Cluster, done: asyncio.Event) -> int:
     return created
 
 
+async def convert_until(cluster: Cluster, done: asyncio.Event) -> int:
+    """Read a ClusterQueue in v1beta1, which the webhook converts."""
+    older = replace(kinds.CLUSTER_QUEUES, version=names.OLD_VERSION)
+    name = f"{cluster.pool}-old"
+    manifest = {"apiVersion": older.api_version, "kind": older.kind, "metadata": {"name": name}}
+    await cluster.create(older, {**manifest, "spec": {"cohort": cluster.pool}})
+    converted, loop = 0, asyncio.get_running_loop()
+    async with standstills() as still:
+        while not done.is_set() or converted <= 20:
+            begun = loop.time()
+            try:
+                found = await cluster.get(older, name)
+            except KubeError as error:
+                await asyncio.sleep(EVERY_S)
+                # A kind whose definition has just changed is not served for a moment.
+                if "conversion webhook" in error.message and not still.excuse(begun):
+                    raise
+                continue
+            assert found["spec"]["cohort"] == cluster.pool
+            converted += 1
+            await asyncio.sleep(0.01)
+    return converted
+
+
 async def served(address: tuple[str, int]) -> str:
     """The certificate that one new connection is shown; "" where none comes about."""
     try:
@@ -90,9 +116,11 @@ async def test_a_certificate_is_replaced_without_a_failed_call(
     try:
         async with asyncio.TaskGroup() as group:
             creating = group.create_task(create_until(cluster, done))
+            converting = group.create_task(convert_until(cluster, done))
             await until("both replicas serve the new certificate", replaced, timeout_s=180)
             done.set()
         assert creating.result() > 20
+        assert converting.result() > 20
     finally:
         extra.terminate()
         assert await asyncio.to_thread(extra.wait, 90) == 0
