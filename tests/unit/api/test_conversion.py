@@ -227,6 +227,7 @@ def test_domains_are_slices_in_the_same_order() -> None:
     assert to_old("Workload", **assigned(slices)) == old
 
 
+@pytest.mark.requirement("OPS-04")
 def test_a_domain_twice_and_none_at_all_are_not_this_functions_business() -> None:
     """Kueue may have stored them, and one failure fails the list of all Workloads."""
     twice = {"levels": ["rack"], "domains": [{"values": ["r1"], "count": 1}] * 2}
