@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from rackgate.api.names import SYSTEM_NAMESPACE
+from rackgate_webhook.settings import CONVERTED_CRDS
 from tests.support.chart.templates import DEPLOY, FOLDERS, Object, dashboard, listed, read
 
 PATH: Final = "elsewhere/kustomization.yaml"
@@ -106,16 +107,17 @@ class _Plain(yaml.SafeDumper):
 
 
 def _annotations() -> Iterator[Object]:
-    """What the overlay for cert-manager adds to webhook configurations."""
+    """What the overlays for cert-manager add to webhook configurations and CRDs."""
     (kustomization,) = read(DEPLOY / "overlays" / "cert-manager" / "kustomization.yaml")
     assert _INJECT in str(kustomization["patches"])
-    for kind, name in (("Mutating", "mutating"), ("Validating", "validating")):
+    annotated = [
+        ("MutatingWebhookConfiguration", f"rackgate-mutating.{SYSTEM_NAMESPACE}"),
+        ("ValidatingWebhookConfiguration", f"rackgate-validating.{SYSTEM_NAMESPACE}"),
+        *(("CustomResourceDefinition", name) for name in CONVERTED_CRDS),
+    ]
+    for kind, name in annotated:
         yield {
-            "select": {
-                "kind": f"{kind}WebhookConfiguration",
-                "name": f"rackgate-{name}.{SYSTEM_NAMESPACE}",
-                "annotationSelector": _INJECT,
-            },
+            "select": {"kind": kind, "name": name, "annotationSelector": _INJECT},
             "fieldPaths": [f"metadata.annotations.[{_INJECT}]"],
             "options": {"delimiter": "/", "index": 0},
         }

@@ -144,13 +144,20 @@ def _patched(folder: str, kind: str, name: str) -> Object:
     return one
 
 
+_INJECT: Final = {"cert-manager.io/inject-ca-from": "rackgate-system/rackgate-webhook"}
+
+
+def _definition(entry: Object, folder: str) -> None:
+    """The annotation for cert-manager of the kinds that the webhook converts."""
+    if entry["spec"]["conversion"]["strategy"] == "Webhook":
+        kept = entry["metadata"]["annotations"]
+        entry["metadata"]["annotations"] = If(CERT_MANAGER, {**kept, **_INJECT}, kept)
+
+
 def _webhooks(entry: Object, folder: str) -> None:
     """The webhooks of components, the annotation for cert-manager, and the selected namespaces."""
     metadata = entry["metadata"]
-    metadata["annotations"] = If(
-        CERT_MANAGER,
-        {"cert-manager.io/inject-ca-from": "rackgate-system/rackgate-webhook"},
-    )
+    metadata["annotations"] = If(CERT_MANAGER, _INJECT)
     items: list[Any] = []
     for component, condition in COMPONENTS.items():
         added = [
@@ -362,6 +369,7 @@ def _network(entry: Object, folder: str) -> None:
 
 
 _CHANGES: Final[Mapping[str, Callable[[Object, str], None]]] = {
+    "CustomResourceDefinition": _definition,
     "MutatingWebhookConfiguration": _webhooks,
     "ValidatingWebhookConfiguration": _webhooks,
     "ValidatingAdmissionPolicy": _policy,
