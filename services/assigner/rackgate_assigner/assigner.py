@@ -634,6 +634,7 @@ class Assigner:
         )
         watches.cluster_queues.add_listener(self.checks.on_cluster_queue_upsert)
         watches.child_jobs.add_listener(self._on_child_job_upsert, self._on_child_job_delete)
+        watches.submitters.add_listener(self._on_submitter_upsert, self._on_submitter_delete)
         cache.on_pods_changed = self._on_pods_change
         cache.on_hosts_changed = failures.on_hosts_change
         cache.on_excess_usage_changed = self._on_excess_usage_changed
@@ -815,13 +816,21 @@ class Assigner:
 
         watch.add_listener(upserted, lambda _item: self.statuses.mark_all())
 
-    def _on_child_job_upsert(self, before: batch.Job | None, child_job: batch.Job) -> None:
-        owner = child_job.metadata.controller
+    def _on_submitter_upsert(self, before: batch.Job | None, job: batch.Job) -> None:
+        """The Job that submits a RayJob only matters as the controller of a pod."""
+        owner = job.metadata.controller
         if owner is not None and (before is None or before.metadata.controller != owner):
-            self.cache.set_owner(child_job.metadata.uid, owner.uid, child_job.metadata.namespace)
+            self.cache.set_owner(job.metadata.uid, owner.uid, job.metadata.namespace)
             self.scheduler.request_cycle_if_changed()
         elif owner is None and before is not None and before.metadata.controller is not None:
-            self.cache.set_owner(child_job.metadata.uid, "")
+            self.cache.set_owner(job.metadata.uid, "")
+
+    def _on_submitter_delete(self, job: batch.Job) -> None:
+        self.cache.drop_owner(job.metadata.uid)
+        self.scheduler.request_cycle_if_changed()
+
+    def _on_child_job_upsert(self, before: batch.Job | None, child_job: batch.Job) -> None:
+        self._on_submitter_upsert(before, child_job)
         if self._child_gangs is not None:
             self._child_gangs.on_upsert(before, child_job)
         self.jobs.on_child_upsert(before, child_job)
