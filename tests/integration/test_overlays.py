@@ -235,6 +235,19 @@ def test_the_component_for_retention_adds_one_right(render: Render) -> None:
     assert now.keys() - before.keys() == {("ClusterRole", name), ("ClusterRoleBinding", name)}
 
 
+def test_the_component_that_refuses_changes_one_policy_and_its_binding(render: Render) -> None:
+    before, now = render(), render(components=("reject-unmanaged",))
+    assert set(now) == set(before)
+    name = "rackgate-other-kinds.rackgate-system"
+    policy, binding = (
+        ("ValidatingAdmissionPolicy", name),
+        ("ValidatingAdmissionPolicyBinding", name),
+    )
+    assert {key for key in before if now[key] != before[key]} == {policy, binding}
+    assert now[binding]["spec"]["validationActions"] == ["Deny", "Audit"]
+    assert now[policy]["spec"]["failurePolicy"] == "Fail"
+
+
 @pytest.mark.requirement("OPS-05")
 def test_the_component_for_a_provided_certificate_takes_rights_of_the_assigner(
     render: Render,

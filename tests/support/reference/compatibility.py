@@ -449,8 +449,11 @@ Nothing is ignored silently. What has no effect is named in these places:
 
 - The webhook warns about it when you create or change the object. `kubectl` prints the warning.
 - Without a queue label the webhook is not called. Then a policy in the API server warns about keys of Kueue on
-  a Job, JobSet, RayCluster, RayJob or CronJob, for example about a misspelled queue label, and about the queue label on
-  [other kinds](../tasks/migrate-from-kueue.md#what-works-in-another-way).
+  a Job, JobSet, RayCluster, RayJob, CronJob or Pod, or on an object of another kind that Kueue can manage, for
+  example about a misspelled queue label.
+- A policy warns about the queue label on [other kinds](../tasks/migrate-from-kueue.md#what-works-in-another-way). It
+  can [reject them](../tasks/configure.md#reject-objects-that-are-not-managed) instead.
+- The condition [`UnsupportedFields`](conditions-and-reasons.md) of the Workload names it as long as it is there.
 - The Event [`UnsupportedField`](events.md#administration) names it in objects that exist, for example after a
   [migration](../tasks/migrate-from-kueue.md).
 - `rackgate explain -f` names it before you submit a job, and `rackgate explain NAME` names it afterwards.

@@ -195,7 +195,7 @@ def test_a_hint_rejects_nothing_and_hinders_nothing() -> None:
     for policy, binding in zip(found[::2], found[1::2], strict=True):
         assert policy["spec"]["failurePolicy"] == "Ignore"
         assert binding["spec"]["policyName"] == policy["metadata"]["name"]
-        assert binding["spec"]["validationActions"] == ["Warn"]
+        assert binding["spec"]["validationActions"] == ["Warn", "Audit"]
         (excluded,) = policy["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
         assert set(excluded["values"]) == SYSTEM
 
