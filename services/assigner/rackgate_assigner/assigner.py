@@ -23,7 +23,7 @@ from rackgate.jobframework.managed import is_child_of_job, is_group_pod
 from rackgate.jobframework.pod_group.gang_group import GangGroup
 from rackgate.jobframework.pod_group.pod_group import PodGroup, assemble
 from rackgate.jobframework.pod_group.pods import GroupPod
-from rackgate.jobframework.registry import GANG, PLAIN_POD, POD_GROUP
+from rackgate.jobframework.registry import GANG, PLAIN_POD, POD_GROUP, enabled_elastic_kinds
 from rackgate.kube.access import missing_rights
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
@@ -60,6 +60,7 @@ from rackgate_assigner.visibility.controller import VisibilityController
 from rackgate_assigner.visibility.settings import VisibilitySettings
 from rackgate_assigner.watches import Object, PoolWatches, Watch, Watches
 from rackgate_assigner.workload.decisions import SecondPassDecision
+from rackgate_assigner.workload.unsupported import without_effect
 from rackgate_assigner.workload_slices.controller import SliceController
 from rackgate_assigner.workload_slices.jobs import ResizableJobs
 from rackgate_assigner.workload_slices.writer import SliceWriter
@@ -118,9 +119,12 @@ class Assigner:
         pending = _budget(client, budgets.pending)
         for_jobs = _budget(client, budgets.jobs)
         admission = _budget(client, budgets.admission)
-        writer = WorkloadWriter(admission, pending, for_jobs, self._report)
+        writer = WorkloadWriter(
+            admission, pending, for_jobs, self._report, without_effect=self._without_effect
+        )
         watches = self.watches
         self._client = client
+        self._elastic_kinds = enabled_elastic_kinds(features)
         deactivated_s = settings.object_retention_policies.workloads.after_deactivated_by_kueue
         self._deletes_jobs = deactivated_s is not None
         self._gang_index = self._start_gang_index()
@@ -594,6 +598,22 @@ class Assigner:
 
         with scraping(families):
             await asyncio.Event().wait()
+
+    def _without_effect(self, workload: kueue.Workload) -> str:
+        watches = self.watches
+        local_queue = watches.local_queues.store.get(
+            f"{workload.metadata.namespace}/{workload.spec.queue_name}"
+        )
+        queue = None
+        if local_queue is not None:
+            queue = watches.cluster_queues.store.get(local_queue.spec.cluster_queue)
+        return without_effect(
+            workload,
+            self.jobs.job_for(workload),
+            queue,
+            elastic_kinds=self._elastic_kinds,
+            excluded=self.cache.excluded,
+        )
 
     # Listeners. The cache comes first: all others read it.
 

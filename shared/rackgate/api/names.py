@@ -183,6 +183,7 @@ class WorkloadCondition(StrEnum):
     FINISHED = "Finished"
     DEACTIVATION_TARGET = "DeactivationTarget"
     RESIZE_REQUESTED = "ResizeRequested"
+    UNSUPPORTED_FIELDS = "UnsupportedFields"
 
 
 class ResizeReason(StrEnum):
