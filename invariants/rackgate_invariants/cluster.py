@@ -1,7 +1,7 @@
 """One reading of a cluster, with its objects grouped by the job behind them.
 
-A pod belongs to its controller, and a Job to the JobSet or RayCluster that it names as its own
-controller if that one exists with that UID in the same namespace. Anybody may write such a
+A pod belongs to its controller, and a Job to the JobSet, RayCluster or RayJob that it names as its
+own controller if that one exists with that UID in the same namespace. Anybody may write such a
 reference, so a Job that names an owner which does not exist is grouped as a job of its own.
 """
 
@@ -51,6 +51,7 @@ class Cluster:
     jobs: Collection[JobRow] = ()
     jobsets: Collection[JobRow] = ()
     rayclusters: Collection[JobRow] = ()
+    rayjobs: Collection[JobRow] = ()
     workloads: Collection[WorkloadRow] = ()
     gang_workloads: Collection[GangWorkloadRow] = ()
     flavors: Collection[FlavorRow] = ()
@@ -185,12 +186,12 @@ class PlacedPodSet:
 
 @dataclass(slots=True)
 class ObjectGroup:
-    """What belongs to one owner: a Job, JobSet or RayCluster, its Workloads and its pods.
+    """What belongs to one owner: a Job, JobSet, RayCluster or RayJob, its Workloads and its pods.
 
     Attributes:
         root: uid of the owner.
         job: the owner, None if it does not exist.
-        child_jobs: of a JobSet or RayCluster, by `namespace/name`.
+        child_jobs: of a JobSet, RayCluster or RayJob, by `namespace/name`.
         workloads: also the slices of its Workload.
         pods: also those of its child Jobs, and those that lost their controller.
         pods_in_use: cached result of `running_pods_of`.
@@ -224,7 +225,11 @@ class ObjectGroup:
 
     def podset_by_child_job(self) -> dict[str, str]:
         """PodSet of each child Job, by uid."""
-        return {part.uid: part.podset_by_child_job for part in self.child_jobs.values()}
+        return {
+            part.uid: part.podset_by_child_job
+            for part in self.child_jobs.values()
+            if part.kind == "Job"
+        }
 
     def workloads_with_slices(self) -> list[WorkloadWithSlices]:
         """Its Workloads with their slices; only elastic Workloads have any."""
@@ -292,7 +297,7 @@ def group_by_job(cluster: Cluster) -> dict[str, ObjectGroup]:
 
     for job in jobs_of(cluster):
         if owners.is_child_job(job):
-            group(job.parent_uid).child_jobs[job.key] = job
+            group(owners.root(job.uid)).child_jobs[job.key] = job
         else:
             group(job.uid).job = job
     for workload in cluster.workloads:
@@ -303,10 +308,11 @@ def group_by_job(cluster: Cluster) -> dict[str, ObjectGroup]:
 
 
 def jobs_of(cluster: Cluster) -> Iterator[JobRow]:
-    """Jobs, JobSets and RayClusters."""
+    """Jobs, JobSets, RayClusters and RayJobs."""
     yield from cluster.jobs
     yield from cluster.jobsets
     yield from cluster.rayclusters
+    yield from cluster.rayjobs
 
 
 def format_domain(domain: Domain | None) -> str:
@@ -322,7 +328,7 @@ def listed(keys: Iterable[str], most: int = 3) -> str:
 
 
 # Plural of each kind that creates Jobs.
-_PLURALS: Final = {"JobSet": "jobsets", "RayCluster": "rayclusters"}
+_PLURALS: Final = {"JobSet": "jobsets", "RayCluster": "rayclusters", "RayJob": "rayjobs"}
 RAY_CLUSTER: Final = "RayCluster"
 
 
@@ -334,8 +340,8 @@ class OwnerIndex:
 
     def __init__(self, cluster: Cluster) -> None:
         self._unread = cluster.unread
-        parents = (*cluster.jobsets, *cluster.rayclusters)
-        # Namespace and kind of each JobSet and RayCluster, by uid.
+        parents = (*cluster.jobsets, *cluster.rayclusters, *cluster.rayjobs)
+        # Namespace and kind of each of them, by uid.
         self._parents = {job.uid: (job.namespace, job.kind) for job in parents}
         # uid of a child Job, or of a Workload that may have slices -> uid of its job.
         self._roots = {
@@ -360,7 +366,9 @@ class OwnerIndex:
 
     def root(self, uid: str) -> str:
         """The uid of the job that a uid leads to; by default the uid itself."""
-        return self._roots.get(uid, uid)
+        # The Job that cleans up after the RayCluster of a RayJob is two steps away.
+        found = self._roots.get(uid, uid)
+        return self._roots.get(found, found)
 
     def group_key_of(self, pod: PodRow) -> str:
         """Key of the group that a pod belongs to.

@@ -15,7 +15,13 @@ from rackgate.runtime import clock
 from rackgate.wire.lists import page_items
 from rackgate_invariants.cluster import Cluster
 from rackgate_invariants.rows.gangs import gang_workload_row
-from rackgate_invariants.rows.jobs import job_row, jobset_row, mark_unmanaged, raycluster_row
+from rackgate_invariants.rows.jobs import (
+    job_row,
+    jobset_row,
+    mark_unmanaged,
+    raycluster_row,
+    rayjob_row,
+)
 from rackgate_invariants.rows.projections import Decode, node_row, pod_row
 from rackgate_invariants.rows.queues import (
     cluster_queue_row,
@@ -160,10 +166,11 @@ SOURCES: Final = (
     Source("jobs", kinds.JOBS, job_row),
     Source("jobsets", kinds.JOBSETS, jobset_row, optional=True),
     Source("rayclusters", kinds.RAY_CLUSTERS, raycluster_row, optional=True),
+    Source("rayjobs", kinds.RAY_JOBS, rayjob_row, optional=True),
     Source("local_queues", kinds.LOCAL_QUEUES, local_queue_row),
     Source("cohorts", kinds.COHORTS, cohort_row, optional=True),
     Source("cluster_queues", kinds.CLUSTER_QUEUES, cluster_queue_row),
 )
 # Attributes that hold jobs.
-JOBS: Final = ("jobs", "jobsets", "rayclusters")
+JOBS: Final = ("jobs", "jobsets", "rayclusters", "rayjobs")
 ESSENTIAL: Final = (kinds.PODS, kinds.WORKLOADS, kinds.JOBS)

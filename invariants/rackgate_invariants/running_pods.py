@@ -58,7 +58,7 @@ def podset_of(pod: PodRow, job: JobRow | None, podset_by_child_job: Mapping[str,
     kind = job.kind if job is not None else pod.owner_kind
     if kind == "Job":
         return pod.podset if job is None and pod.podset else MAIN
-    return (pod.group or pod.podset) if kind == "RayCluster" else pod.podset
+    return (pod.group or pod.podset) if kind in ("RayCluster", "RayJob") else pod.podset
 
 
 def count_running_pods(

@@ -43,12 +43,12 @@ CASES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], 
         ("gangs/cluster", "osmo/cluster"),
         (
             *("gangs", "native-gangs", "osmo", "pods", "unlabelled", "retention"),
-            *("monitoring", "network", "visibility-provided", "namespaces"),
+            *("monitoring", "network", "visibility-provided", "namespaces", "reject-unmanaged"),
         ),
         {
             "components": {
                 **dict.fromkeys(("gangs", "nativeGangs", "osmo", "pods"), True),
-                **dict.fromkeys(("unlabelled", "retention"), True),
+                **dict.fromkeys(("unlabelled", "retention", "rejectUnmanaged"), True),
             },
             "monitoring": {"enabled": True},
             "networkPolicies": {"enabled": True},

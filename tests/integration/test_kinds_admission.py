@@ -1,4 +1,4 @@
-"""JobSets, RayClusters and their parts on a real API server: webhook up, down, and never called."""
+"""JobSets, RayClusters, RayJobs and their parts: webhook up, down, and never called."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from rackgate.api.resources import Resource
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
 from tests.integration.test_webhook_down import reviews
 from tests.support.cluster import Cluster, until
-from tests.support.composite_jobs import jobset, marks, raycluster, replicated_job, worker_group
+from tests.support.composite_jobs import (
+    jobset,
+    marks,
+    raycluster,
+    rayjob,
+    replicated_job,
+    worker_group,
+)
 from tests.support.composite_views import bound_pods, ray_selector, ray_state
 from tests.support.identities import as_operator
 from tests.support.objects import RACK, Object, job
@@ -44,9 +51,14 @@ def a_raycluster(name: str = "ray", queue: str | None = NOWHERE, **spec: Any) ->
     return raycluster(name, groups, queue=queue, **spec)
 
 
+def a_rayjob(name: str = "ray-job", **spec: Any) -> Object:
+    groups = [worker_group("w", 1), worker_group("racked", 1, annotations=ASKS)]
+    return rayjob(name, groups, queue=NOWHERE, **spec)
+
+
 def template_of(found: Object) -> Object:
     """The last pod template of either kind; it asks for a rack."""
-    spec = found["spec"]
+    spec = found["spec"].get("rayClusterSpec", found["spec"])
     if found["kind"] == "JobSet":
         return dict(spec["replicatedJobs"][-1]["template"]["spec"]["template"])
     return dict(spec["workerGroupSpecs"][-1]["template"])
@@ -68,6 +80,7 @@ def elastic(found: Object) -> Object:
 KINDS: list[tuple[Resource, Object]] = [
     (kinds.JOBSETS, a_jobset()),
     (kinds.RAY_CLUSTERS, elastic(a_raycluster())),
+    (kinds.RAY_JOBS, a_rayjob()),
 ]
 each_kind = pytest.mark.parametrize(("kind", "asked"), KINDS, ids=[kind.kind for kind, _ in KINDS])
 
@@ -80,7 +93,7 @@ async def refused(writing: Any, *words: str) -> None:
 
 @each_kind
 @pytest.mark.requirement("HOOK-02", "HOOK-04", "HOOK-10", "SLC-13", "TAS-29")
-async def test_both_kinds_are_stored_suspended_marked_and_never_started_by_others(
+async def test_all_kinds_are_stored_suspended_marked_and_never_started_by_others(
     cluster: Cluster, kind: Resource, asked: Object
 ) -> None:
     stored = await cluster.create(kind, asked)
@@ -96,7 +109,8 @@ async def test_both_kinds_are_stored_suspended_marked_and_never_started_by_other
     start["metadata"] = {"labels": {names.QUEUE_LABEL: None}}
     await refused(cluster.merge(kind, name, start), "unsuspended by Rackgate")
     # Whoever writes the templates anew does not take our marks away.
-    field = "replicatedJobs" if kind is kinds.JOBSETS else "workerGroupSpecs"
+    fields = {kinds.JOBSETS: "replicatedJobs", kinds.RAY_JOBS: "rayClusterSpec"}
+    field = fields.get(kind, "workerGroupSpecs")
     again = await cluster.merge(kind, name, {"spec": {field: asked["spec"][field]}})
     assert template_of(again) == template
     leave: Object = {"metadata": {"labels": {names.QUEUE_LABEL: None}}}
@@ -170,8 +184,35 @@ async def test_with_the_webhook_down_the_policies_keep_the_same_promises(
     many["spec"]["workerGroupSpecs"].pop()
     await cluster.create(kinds.RAY_CLUSTERS, elastic(many))
     await cluster.merge(kinds.RAY_CLUSTERS, "many", {"spec": {"rayVersion": "2.47.0"}})
+    groups = [worker_group(f"w{i}", 1, annotations=ASKS) for i in range(16)]
+    submitter = groups[0]["template"]
+    full = rayjob("full", groups, queue=NOWHERE, suspend=True, submitterPodTemplate=submitter)
+    await cluster.create(kinds.RAY_JOBS, full)
+    await cluster.merge(kinds.RAY_JOBS, "full", {"spec": {"entrypoint": "another"}})
+    for change, path in BAD_RAYJOBS:
+        wish = a_rayjob("bad", suspend=True, **change)
+        await refused(cluster.create(kinds.RAY_JOBS, wish), path)
     for found, word in ((an_elastic_pod(), "elastic-job"), (a_cleanup_pod(), "cleans up")):
         await refused(job_controller.create(kinds.PODS, found), "did not answer", word)
+
+
+BAD_RAYJOBS: list[tuple[Object, str]] = [
+    ({"shutdownAfterJobFinishes": False}, "spec.shutdownAfterJobFinishes: "),
+    ({"submissionMode": "InteractiveMode"}, "spec.submissionMode: "),
+    ({"clusterSelector": {"ray.io/cluster": "mine"}}, "spec.clusterSelector: "),
+    (
+        {"rayClusterSpec": elastic(a_raycluster())["spec"]},
+        "spec.rayClusterSpec.enableInTreeAutoscaling: ",
+    ),
+]
+
+
+@pytest.mark.requirement("VAL-12")
+@pytest.mark.parametrize(("change", "path"), BAD_RAYJOBS, ids=[path for _, path in BAD_RAYJOBS])
+async def test_a_rayjob_that_kuberay_cannot_suspend_is_rejected(
+    cluster: Cluster, change: Object, path: str
+) -> None:
+    await refused(cluster.create(kinds.RAY_JOBS, a_rayjob("bad", **change)), path)
 
 
 def a_pod(name: str, gates: tuple[str, ...] = (), **labels: str) -> Object:

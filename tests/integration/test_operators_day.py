@@ -316,7 +316,12 @@ async def beside_kueue_nothing_is_changed_and_no_service_acts(day: Day) -> None:
 
 
 # Objects that there were not when cluster-wide names did not end in the namespace.
-NEWER = ("rackgate-uninstall", "rackgate-other-kinds", "rackgate-workload-status")
+NEWER = (
+    "rackgate-uninstall",
+    "rackgate-other-kinds",
+    "rackgate-rayjobs",
+    "rackgate-workload-status",
+)
 
 
 def of_old_names(documents: list[Object]) -> list[Object]:

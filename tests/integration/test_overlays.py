@@ -226,7 +226,7 @@ def test_the_component_for_plain_pods_adds_a_webhook_a_policy_and_a_right(render
     assert [one for one in added if one in old] == old
 
 
-JOB_HOOKS = ("jobs.", "jobsets.", "rayclusters.")
+JOB_HOOKS = ("jobs.", "jobsets.", "rayclusters.", "rayjobs.")
 
 
 @pytest.mark.requirement("OPS-11")
@@ -246,6 +246,19 @@ def test_the_component_for_retention_adds_one_right(render: Render) -> None:
     assert {key: now[key] for key in before} == before
     name = "rackgate-assigner-retention.rackgate-system"
     assert now.keys() - before.keys() == {("ClusterRole", name), ("ClusterRoleBinding", name)}
+
+
+def test_the_component_that_refuses_changes_one_policy_and_its_binding(render: Render) -> None:
+    before, now = render(), render(components=("reject-unmanaged",))
+    assert set(now) == set(before)
+    name = "rackgate-other-kinds.rackgate-system"
+    policy, binding = (
+        ("ValidatingAdmissionPolicy", name),
+        ("ValidatingAdmissionPolicyBinding", name),
+    )
+    assert {key for key in before if now[key] != before[key]} == {policy, binding}
+    assert now[binding]["spec"]["validationActions"] == ["Deny", "Audit"]
+    assert now[policy]["spec"]["failurePolicy"] == "Fail"
 
 
 @pytest.mark.requirement("OPS-05")
@@ -269,7 +282,7 @@ def test_the_component_for_a_provided_certificate_takes_rights_of_the_assigner(
 def test_the_component_for_namespaces_narrows_all_that_hears_of_jobs(render: Render) -> None:
     before, now = render(), render(components=("namespaces",))
     assert set(now) == set(before)
-    policies = {"jobs", "jobsets", "rayclusters", "hints", "other-kinds", "orphans"}
+    policies = {"jobs", "jobsets", "rayclusters", "rayjobs", "hints", "other-kinds", "orphans"}
     registrations = {
         ("MutatingWebhookConfiguration", "rackgate-mutating.rackgate-system"),
         VALIDATING,
@@ -282,7 +295,7 @@ def test_the_component_for_namespaces_narrows_all_that_hears_of_jobs(render: Ren
     }
     hooks = [hook for key in registrations for hook in now[key]["webhooks"]]
     narrowed = [hook for hook in hooks if hook["name"].startswith(JOB_HOOKS)]
-    assert len(narrowed) == 6
+    assert len(narrowed) == 8
     constraints = [
         now["ValidatingAdmissionPolicy", f"rackgate-{name}.rackgate-system"]["spec"][
             "matchConstraints"

@@ -14,7 +14,14 @@ from rackgate.api.resources import Resource
 from rackgate.kube.client import PatchType
 from rackgate.kube.errors import ConflictError, ForbiddenError, UnprocessableError
 from tests.support.cluster import Cluster, until
-from tests.support.composite_jobs import jobset, marks, raycluster, replicated_job, worker_group
+from tests.support.composite_jobs import (
+    jobset,
+    marks,
+    raycluster,
+    rayjob,
+    replicated_job,
+    worker_group,
+)
 from tests.support.identities import JOB_CONTROLLER, acting_as, as_operator, as_tenant
 from tests.support.objects import RACK, Object, job
 from tests.support.playground import Playground
@@ -30,7 +37,8 @@ JOBSET_OWNER: Object = {
     "controller": True,
 }
 RAY_OWNER: Object = {**JOBSET_OWNER, "apiVersion": "ray.io/v1", "kind": "RayCluster"}
-OWNERS = [JOBSET_OWNER, RAY_OWNER]
+RAYJOB_OWNER: Object = {**RAY_OWNER, "kind": "RayJob"}
+OWNERS = [JOBSET_OWNER, RAY_OWNER, RAYJOB_OWNER]
 SUSPENDED: Object = {"suspend": True}
 OTHER = {"labels": {"example.com/note": "mine"}, "annotations": {"example.com/note": "mine"}}
 
@@ -49,13 +57,17 @@ def owned_by(owner: Object, wish: Object) -> Object:
 
 async def real(cluster: Cluster, owner: Object) -> Object:
     """A reference to an unmanaged controller of that kind that exists, and does nothing."""
-    wish = (
-        jobset("real", [replicated_job("w", 1)], queue=None, suspend=True, managedBy="a.b/nobody")
-        if owner["kind"] == "JobSet"
-        else raycluster("real", [worker_group("w", 1)], queue=None, suspend=True)
-    )
-    kind = kinds.JOBSETS if owner["kind"] == "JobSet" else kinds.RAY_CLUSTERS
-    made = await cluster.create(kind, wish)
+    groups = [worker_group("w", 1)]
+    parts = [replicated_job("w", 1)]
+    known: dict[str, tuple[Resource, Object]] = {
+        "JobSet": (
+            kinds.JOBSETS,
+            jobset("real", parts, queue=None, suspend=True, managedBy="a.b/nobody"),
+        ),
+        "RayCluster": (kinds.RAY_CLUSTERS, raycluster("real", groups, queue=None, suspend=True)),
+        "RayJob": (kinds.RAY_JOBS, rayjob("real", groups, queue=None, suspend=True)),
+    }
+    made = await cluster.create(*known[owner["kind"]])
     return {**owner, "name": "real", "uid": made["metadata"]["uid"]}
 
 

@@ -1,4 +1,4 @@
-"""JobSets and RayClusters of any shape: governed once, started once, and given back exactly."""
+"""JobSets, RayClusters, RayJobs of any shape: governed and started once, given back exactly."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rackgate.api import names
 from rackgate.jobframework import registry
+from rackgate.jobframework.generic_job import GenericJob
 from rackgate.jobframework.injection import (
     PodSetInfo,
     PodTemplate,
@@ -22,11 +23,11 @@ from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.review import AdmissionResponse
 from rackgate_webhook.admission.validate import validate
 from tests.property.test_govern import TEMPLATES, TOLERATIONS, maps, sometimes
-from tests.support.composite_jobs import jobset, raycluster
+from tests.support.composite_jobs import jobset, raycluster, rayjob
 from tests.unit.govern.patching import apply_patch
 from tests.unit.webhook.reviews import review
 
-JOBSET, RAYCLUSTER = "jobset.x-k8s.io/JobSet", "ray.io/RayCluster"
+JOBSET, RAYCLUSTER, RAYJOB = "jobset.x-k8s.io/JobSet", "ray.io/RayCluster", "ray.io/RayJob"
 Object = dict[str, Any]
 # Unlike of a Job, the API server keeps the empty maps and lists of a custom resource.
 EMPTY: st.SearchStrategy[tuple[str, str, Object]] = st.sampled_from(
@@ -68,7 +69,22 @@ def rayclusters(draw: st.DrawFn) -> tuple[str, Object]:
     return RAYCLUSTER, found
 
 
-ANY = jobsets() | rayclusters()
+@st.composite
+def rayjobs(draw: st.DrawFn) -> tuple[str, Object]:
+    _, cluster = draw(rayclusters())
+    found = rayjob("any", [], **draw(sometimes(suspend=st.booleans())))
+    spec = cluster["spec"]
+    del spec["enableInTreeAutoscaling"]
+    spec.pop("suspend", None)
+    found["spec"]["rayClusterSpec"] = spec
+    if draw(st.booleans()):
+        found["spec"]["submissionMode"] = "HTTPMode"
+    else:
+        found["spec"]["submitterPodTemplate"] = draw(templates())
+    return RAYJOB, found
+
+
+ANY = jobsets() | rayclusters() | rayjobs()
 FLAVOR_TOLERATIONS: st.SearchStrategy[Any] = TOLERATIONS
 RUN = {"op": "replace", "path": "/spec/suspend", "value": False}
 
@@ -80,12 +96,19 @@ def told(kind: str, found: Object, stored: Object | None = None) -> AdmissionRes
 def parts_of(kind: str, found: Object) -> list[PodTemplate]:
     if kind == JOBSET:
         return registry.JOBSET.templates(found)
+    if kind == RAYJOB:
+        return registry.RAYJOB.templates(found)
     elastic = found["spec"]["enableInTreeAutoscaling"]
     return registry.RAYCLUSTER.templates(found, elastic=elastic)
 
 
 def podsets_of(kind: str, found: Object) -> list[Object]:
-    return registry.JOBSET.podsets(found) if kind == JOBSET else registry.RAYCLUSTER.podsets(found)
+    kinds: dict[str, GenericJob[Any]] = {
+        JOBSET: registry.JOBSET,
+        RAYCLUSTER: registry.RAYCLUSTER,
+        RAYJOB: registry.RAYJOB,
+    }
+    return kinds[kind].podsets(found)
 
 
 def meant(template: Any) -> Any:

@@ -147,7 +147,7 @@ class Cluster:
     async def clean(self) -> None:
         """Delete what this test made: jobs first, cluster-wide kinds last."""
         # Before their child Jobs, which their operator would make anew.
-        for kind in (kinds.JOBSETS, kinds.RAY_CLUSTERS):
+        for kind in (kinds.JOBSETS, kinds.RAY_JOBS, kinds.RAY_CLUSTERS):
             for made, _, name in self.created:
                 if made is kind:
                     await self.delete(kind, name)

@@ -122,6 +122,30 @@ def raycluster(
     }
 
 
+def rayjob(
+    name: str,
+    groups: Iterable[Object],
+    *,
+    queue: str | None = "queue",
+    head_cpu: str = "1",
+    head_annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> Object:
+    """A RayJob whose cluster has these worker groups, and is deleted when it ends."""
+    cluster = raycluster(name, groups, head_cpu=head_cpu, head_annotations=head_annotations)
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {"name": name, "labels": {names.QUEUE_LABEL: queue} if queue else {}},
+        "spec": {
+            "entrypoint": "python -c 'import ray; ray.init()'",
+            "shutdownAfterJobFinishes": True,
+            "rayClusterSpec": cluster["spec"],
+            **spec,
+        },
+    }
+
+
 def leaderworkerset(
     name: str,
     *,

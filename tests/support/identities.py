@@ -110,7 +110,7 @@ async def _bind(cluster: Cluster, role: str) -> None:
 
 
 async def add_kinds_role(cluster: Cluster) -> str:
-    """A ClusterRole with all that users do to JobSets and RayClusters, as their projects ship."""
+    """A ClusterRole with all that users do to JobSets and Ray's kinds, as their projects ship."""
     verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
     name = f"{cluster.pool}-kinds"
     role: Object = {
@@ -119,7 +119,7 @@ async def add_kinds_role(cluster: Cluster) -> str:
         "metadata": {"name": name},
         "rules": [
             {"apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"], "verbs": verbs},
-            {"apiGroups": ["ray.io"], "resources": ["rayclusters"], "verbs": verbs},
+            {"apiGroups": ["ray.io"], "resources": ["rayclusters", "rayjobs"], "verbs": verbs},
         ],
     }
     await cluster.create(kinds.CLUSTER_ROLES, role)

@@ -112,7 +112,7 @@ def mutating_configuration(labels: Mapping[str, str]) -> Object:
         "values": ["kube-system", "rackgate-system"],
     }
     selector = {"matchLabels": dict(labels), "matchExpressions": [outside]}
-    plurals = ("jobs", "jobsets", "rayclusters")
+    plurals = ("jobs", "jobsets", "rayclusters", "rayjobs")
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",

@@ -38,11 +38,13 @@ UNSEEN: dict[str, dict[Right, str]] = {
         ("update", "batch", "jobs/finalizers"): "asked for by OwnerReferencesPermissionEnforcement",
         ("update", "jobset.x-k8s.io", "jobsets/finalizers"): "the same",
         ("update", "ray.io", "rayclusters/finalizers"): "the same",
+        ("update", "ray.io", "rayjobs/finalizers"): "the same",
         ("get", "kueue.x-k8s.io", "workloads"): "only after a lost answer, as tests/wire shows",
         ("patch", "kueue.x-k8s.io", "cohorts/status"): "with fair sharing, as tests/wire shows",
         ("update", "", "secrets"): "when its certificate is renewed, as tests/wire shows",
         ("delete", "jobset.x-k8s.io", "jobsets"): "as of Jobs, see test_pods_ready_timeout",
         ("delete", "ray.io", "rayclusters"): "the same",
+        ("delete", "ray.io", "rayjobs"): "the same",
         **{
             (verb, "scheduling.rackgate.dev", "schedworkloads"): GANGS
             for verb in ("get", "list", "watch", "create", "patch", "delete")

@@ -174,6 +174,7 @@ class World:
     jobs: list[Object] = field(default_factory=list)
     jobsets: list[Object] = field(default_factory=list)
     rayclusters: list[Object] = field(default_factory=list)
+    rayjobs: list[Object] = field(default_factory=list)
     local_queues: list[Object] = field(default_factory=list)
     cohorts: list[Object] = field(default_factory=list)
     cluster_queues: list[Object] = field(default_factory=list)

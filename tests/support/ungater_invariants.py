@@ -37,10 +37,10 @@ def check_invariants(machine: StateMachine) -> None:
         machine.expectations.keys() <= machine.pods.keys(), "an expectation of a pod that is gone"
     )
     _require(slices == machine._parent_by_slice, "slices and their index by UID differ")
-    for owner, key in machine._workload_by_jobset.items():
+    for owner, key in machine._workload_by_parent.items():
         workload = machine.workload_states[key].workload if key in machine.workload_states else None
         fits = workload is not None and workload.owner_uid == owner
-        _require(fits, f"{key}: JobSet of another Workload")
+        _require(fits, f"{key}: parent of another Workload")
 
 
 def _check_podset(

@@ -48,7 +48,7 @@ SETTINGS: dict[str, Any] = {
     "AssignerConfiguration": AssignerSettings,
     "WebhookConfiguration": WebhookSettings,
 }
-JOBS = ("Job", "JobSet", "RayCluster")
+JOBS = ("Job", "JobSet", "RayCluster", "RayJob")
 NOT_RUN = 25  # blocks of all pages that only show what other tests run
 ALL = [(page, block) for page in pages() for block in blocks(page.read_text())]
 MANIFESTS = [

@@ -13,7 +13,7 @@ from tests.support.apiserver_faults import Fault, Handler
 from tests.wire.assigner_world import World, assigner
 
 # What a life is made of; waiting reasons, queues and Events are not counted.
-WATCHED = ("/jobs", "/workloads", "/rayclusters")
+WATCHED = ("/jobs", "/workloads", "/rayclusters", "/rayjobs")
 
 Replica = Callable[[World], AbstractAsyncContextManager[Any]]
 

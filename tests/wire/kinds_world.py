@@ -1,7 +1,8 @@
-"""The fake cluster with what the controllers of JobSet and RayCluster would do.
+"""The fake cluster with what the controllers of JobSet, RayCluster and RayJob would do.
 
 The JobSet controller acts at once, but for its child Jobs, which it resumes a little later; the
-RayCluster operator takes two steps to suspend and two to resume. So every phase of a stop is seen.
+RayCluster operator takes two steps to suspend and two to resume, that of RayJobs three and four. So
+every phase of a stop is seen.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SUSPENDING, _SUSPENDED = "RayClusterSuspending", "RayClusterSuspended"
 
 
 class KindsWorld(World):
-    """A world of Jobs, JobSets and RayClusters.
+    """A world of Jobs, JobSets, RayClusters and RayJobs.
 
     Attributes:
         unserved: full names of resources whose CRDs are not installed.
@@ -69,12 +70,14 @@ class KindsWorld(World):
         act = {
             kinds.JOBSETS.full_name: self._jobset_stored,
             kinds.RAY_CLUSTERS.full_name: self._cluster_stored,
+            kinds.RAY_JOBS.full_name: self._ray_job_stored,
         }.get(target.full_name)
         if act is None:
             return super()._store(target, item, known)
         item = copy.deepcopy(item)
         running = not item["spec"].get("suspend", False)
-        if running and (known is None or known["spec"].get("suspend")):
+        is_part = bool(item["metadata"].get("ownerReferences"))
+        if running and not is_part and (known is None or known["spec"].get("suspend")):
             self._check_start(item)
         self._check_templates(target, item, known)
         stored = super()._store(target, item, known)
@@ -191,6 +194,38 @@ class KindsWorld(World):
         ]
         self.put(kinds.RAY_CLUSTERS, cluster)
 
+    # What the RayJob operator does.
+
+    def _ray_job_stored(self, name: str) -> None:
+        self._later(self._ray_job_step, name)
+
+    def _ray_job_step(self, name: str) -> None:
+        job = copy.deepcopy(self.get(kinds.RAY_JOBS, name, NAMESPACE))
+        if job is None:
+            self._drop_ray_cluster(name)
+            return
+        status = job.setdefault("status", {})
+        state, suspend = status.get("jobDeploymentStatus", ""), bool(job["spec"].get("suspend"))
+        following = {
+            "": "Initializing",
+            "Initializing": "Suspending" if suspend else "Running",
+            "Running": "Suspending" if suspend else "Running",
+            "Suspending": "Suspended",
+            "Suspended": "Suspended" if suspend else "",
+        }[state]
+        if following == "Running" and state != "Running":
+            self.put(kinds.RAY_CLUSTERS, ray_cluster_of(job))
+        if state == "Suspending":
+            self._drop_ray_cluster(name)
+        if following != state:
+            status["jobDeploymentStatus"] = following
+            self.put(kinds.RAY_JOBS, job)
+
+    def _drop_ray_cluster(self, name: str) -> None:
+        if self.get(kinds.RAY_CLUSTERS, f"{name}-cluster", NAMESPACE) is not None:
+            self.delete(kinds.RAY_CLUSTERS, f"{name}-cluster")
+        self.pods.pop(f"{name}-cluster", None)
+
     # Invariants.
 
     def _check_workload(self, workload: Object) -> None:
@@ -203,7 +238,9 @@ class KindsWorld(World):
         if owner.get("kind") == "JobSet":
             runs = any(job["status"].get("active") for job in self.children(name))
         else:
-            runs = owner.get("kind") == "RayCluster" and self.pods.get(name, 0) > 0
+            cluster = f"{name}-cluster" if owner.get("kind") == "RayJob" else name
+            is_ray = owner.get("kind") in ("RayCluster", "RayJob")
+            runs = is_ray and self.pods.get(cluster, 0) > 0
         if runs:
             self.broken_rules.append(f"quota of {name} was released while it runs")
 
@@ -251,6 +288,25 @@ def furnish(world: World, **queue: Any) -> None:
     quota = {"cpu": "64", "memory": "64Gi"}
     world.put(kinds.CLUSTER_QUEUES, objects.cluster_queue("cq", "tas", quota, **queue))
     world.put(kinds.CLUSTER_QUEUES, objects.cluster_queue("plain", "plain", quota))
+
+
+def ray_cluster_of(job: Object) -> Object:
+    """The RayCluster as KubeRay makes it: with all labels and annotations of the RayJob."""
+    meta = job["metadata"]
+    owner = {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": meta["name"], "uid": meta["uid"]}
+    labels = {**meta.get("labels", {}), names.RAY_ORIGIN_KIND_LABEL: names.RAY_JOB_KIND}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {
+            "name": f"{meta['name']}-cluster",
+            "namespace": NAMESPACE,
+            "labels": labels,
+            "annotations": dict(meta.get("annotations", {})),
+            "ownerReferences": [{**owner, "controller": True}],
+        },
+        "spec": copy.deepcopy(job["spec"]["rayClusterSpec"]),
+    }
 
 
 def child_of(jobset: Object, replicated: Object, index: int, suspended: bool) -> Object:

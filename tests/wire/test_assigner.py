@@ -24,7 +24,7 @@ from tests.support.apiserver import Fault, Object
 from tests.support.apiserver_faults import Handler
 from tests.support.objects import BLOCK, RACK
 from tests.support.waiting import until
-from tests.wire.assigner_world import World, assigner, eventually, furnish, settings
+from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish, settings
 
 
 @pytest_asyncio.fixture
@@ -483,3 +483,29 @@ async def test_a_job_starts_with_fewer_pods_and_gets_its_parallelism_back(world:
         world.change(kinds.WORKLOADS, name, lambda o: o["spec"].update(active=True))
         await eventually(lambda: world.runs("train"))
         assert world.job("train")["spec"]["parallelism"] == 4
+
+
+@pytest.mark.requirement("OPS-09")
+async def test_what_has_no_effect_is_a_condition_until_it_is_gone(world: World) -> None:
+    """It comes with the pending reason, and goes with the admission: no write of its own."""
+    async with assigner(world) as replica:
+        annotations = {names.ELASTIC_ANNOTATION: "true"}
+        job = objects.job("train", 5, cpu="4", required=RACK)
+        job["metadata"] |= {"namespace": NAMESPACE, "annotations": annotations}
+        job["spec"]["suspend"] = True
+        world.put(kinds.JOBS, job)
+        await eventually(lambda: world.condition("train", "QuotaReserved")[0] == "False")
+        # One write has both.
+        for _, _, resource, item in world._history:
+            if resource == kinds.WORKLOADS.full_name and item.get("status", {}).get("conditions"):
+                found = {one["type"]: one for one in item["status"]["conditions"]}
+                assert found["UnsupportedFields"]["reason"] == "UnsupportedField"
+                assert names.ELASTIC_ANNOTATION in found["UnsupportedFields"]["message"]
+        world.change(kinds.JOBS, "train", lambda o: o["metadata"].pop("annotations"))
+        seen = replica.watches.kinds["Job"].store
+        await eventually(lambda: not seen[f"{NAMESPACE}/train"].metadata.annotations)
+        node: Any = world.get(kinds.NODES, "pool-11-1")
+        bigger = {**node["status"], "allocatable": {"cpu": "16", "pods": "110"}}
+        world.put(kinds.NODES, {**node, "status": bigger})
+        await eventually(lambda: world.runs("train"))
+        assert "UnsupportedFields" not in str(world.workload("train")["status"]["conditions"])

@@ -1,4 +1,4 @@
-"""The assigner dies at every write of a JobSet's and a RayCluster's life: row K1 and K2.
+"""The assigner dies at every write of a JobSet, a RayCluster and a RayJob: row K1 and K2.
 
 docs/design/races/assigner.md lists what may happen. Each life is admitted, drained, and admitted
 again.
@@ -54,21 +54,32 @@ def raycluster() -> Object:
     return composite.raycluster("train", groups)
 
 
+def rayjob() -> Object:
+    spec = raycluster()["spec"]
+    requests = {"cpu": "500m", "memory": "200Mi"}
+    container = {"name": "submit", "resources": {"requests": requests}}
+    submitter = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    return composite.rayjob("train", [], rayClusterSpec=spec, submitterPodTemplate=submitter)
+
+
 STORIES = {
     "jobset": Story(kinds.JOBSETS, jobset, 22, 11),
     "raycluster": Story(kinds.RAY_CLUSTERS, raycluster, 18, 8),
+    "rayjob": Story(kinds.RAY_JOBS, rayjob, 18, 8),
 }
 
 
 def templates(item: Object) -> Iterator[Object]:
     """The pod templates of a job."""
-    spec = item["spec"]
+    spec = item["spec"].get("rayClusterSpec", item["spec"])
     for replicated in spec.get("replicatedJobs", []):
         yield replicated["template"]["spec"]["template"]
     if "headGroupSpec" in spec:
         yield spec["headGroupSpec"]["template"]
     for group in spec.get("workerGroupSpecs", []):
         yield group["template"]
+    if "submitterPodTemplate" in item["spec"]:
+        yield item["spec"]["submitterPodTemplate"]
 
 
 async def life(world: KindsWorld, resource: Resource) -> None:

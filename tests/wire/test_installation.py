@@ -248,14 +248,14 @@ async def test_each_service_keeps_as_many_watches_as_the_page_for_operators_says
     put_visibility(server)
     page = " ".join((FOLDER / "configure.md").read_text().split())
     told = re.search(
-        r"each assigner has (?P<assigner>\d+) watches, one more each for JobSets and RayClusters "
-        r"if they are installed, .* Each ungater has (?P<ungater>\d+) watches, and each webhook "
-        r"(?P<webhook>\d+)\.",
+        r"each assigner has (?P<assigner>\d+) watches, one more each for JobSets, RayClusters and "
+        r"RayJobs if they are installed, .* Each ungater has (?P<ungater>\d+) watches, .* "
+        r"each webhook (?P<webhook>\d+)\.",
         page,
     )
     assert told is not None
-    # Here both kinds are served.
-    wanted = int(told[service]) + (2 if service == "assigner" else 0)
+    # Here all of them are served.
+    wanted = int(told[service]) + (3 if service == "assigner" else 0)
     server.put(CLUSTER_ROLE_BINDINGS, binding(service, OWN))
     run = await start(service, OWN)
     await until(lambda: len(server.streams) >= wanted)

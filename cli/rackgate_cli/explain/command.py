@@ -28,7 +28,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "assigner's own scheduling code for what the API server returns now. Changes nothing: the "
         "API server checks a manifest of -f by a dry run.",
         examples=(
-            "rackgate explain train -n team-a           # a Job, JobSet or RayCluster",
+            "rackgate explain train -n team-a           # a Job, JobSet, RayCluster or RayJob",
             "rackgate explain team-a/job-train-5d2f1    # a Workload",
             "rackgate explain -f job.yaml               # would it fit, and where?",
             "rackgate explain train --json | jq .changes",
@@ -52,7 +52,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "-f",
         "--file",
         metavar="FILE",
-        help="a Job, JobSet, RayCluster or Workload, YAML or JSON; - for standard input",
+        help="a Job, JobSet, RayCluster, RayJob or Workload, YAML or JSON; - for standard input",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of --json")

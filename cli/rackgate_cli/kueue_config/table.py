@@ -212,15 +212,21 @@ SETTINGS: Final[tuple[KueueSetting, ...]] = (
         settings=("assigner:featureGates", "webhook:featureGates", "ungater:featureGates"),
     ),
     KueueSetting(
-        "integrations", Support.DIFFERS, "Jobs, JobSets and RayClusters are always managed"
+        "integrations", Support.DIFFERS, "Jobs, JobSets, RayClusters and RayJobs are always managed"
     ),
     KueueSetting(
         "integrations.frameworks",
         Support.NOT_YET,
-        "Other kinds than `batch/job`, `jobset.x-k8s.io/jobset` and `ray.io/raycluster`"
-        " are not managed. A policy warns. `pod` needs the gate `RackgatePodGroups` and the"
-        " component `deploy/pods`",
-        same_values=("batch/job", "jobset.x-k8s.io/jobset", "ray.io/raycluster"),
+        "Other kinds than `batch/job`, `jobset.x-k8s.io/jobset`, `ray.io/raycluster`,"
+        " `ray.io/rayjob` and `ray.io/rayservice` are not managed. A policy warns. `pod` needs the"
+        " gate `RackgatePodGroups` and the component `deploy/pods`",
+        same_values=(
+            "batch/job",
+            "jobset.x-k8s.io/jobset",
+            "ray.io/raycluster",
+            "ray.io/rayjob",
+            "ray.io/rayservice",
+        ),
     ),
     KueueSetting(
         "integrations.externalFrameworks",

@@ -1,4 +1,4 @@
-"""Converts the JSON of Jobs, JobSets and RayClusters to rows of one type."""
+"""Converts the JSON of Jobs, JobSets, RayClusters and RayJobs to rows of one type."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ from rackgate_invariants.rows.projections import ManagedMeta, one, seconds
 
 PODSET: Final = "main"
 HEAD: Final = "head"
+SUBMITTER: Final = "submitter"
 # Kind that creates child Jobs -> API group.
-_PARENT_GROUPS: Final = {"JobSet": names.JOBSET_GROUP, "RayCluster": names.RAY_GROUP}
+_PARENT_GROUPS: Final = {
+    "JobSet": names.JOBSET_GROUP,
+    "RayCluster": names.RAY_GROUP,
+    "RayJob": names.RAY_GROUP,
+}
 # Value of `spec.managedBy` that names the controller of the kind itself.
 _CONTROLLERS: Final = {
     "Job": "kubernetes.io/job-controller",
     "JobSet": "jobset.sigs.k8s.io/jobset-controller",
     "RayCluster": "ray.io/kuberay-operator",
+    "RayJob": "ray.io/kuberay-operator",
 }
 _OF_JOBSET: Final = ("jobset.sigs.k8s.io/", "alpha.jobset.sigs.k8s.io/")
 
@@ -130,9 +136,28 @@ class _RayCluster(View, frozen=True):
     status: _Status = _Status()
 
 
+class _RayJobSpec(View, frozen=True):
+    suspend: bool | None = None
+    managed_by: str | None = None
+    submission_mode: str | None = None
+    ray_cluster_spec: _RaySpec = _RaySpec()
+    submitter_pod_template: Template | None = None
+
+
+class _RayJobStatus(_Status, frozen=True):
+    job_deployment_status: str = ""
+
+
+class _RayJob(View, frozen=True):
+    metadata: ManagedMeta = ManagedMeta()
+    spec: _RayJobSpec = _RayJobSpec()
+    status: _RayJobStatus = _RayJobStatus()
+
+
 _job = tolerant(msgspec.json.Decoder(_Job).decode)
 _jobset = tolerant(msgspec.json.Decoder(_JobSet).decode)
 _raycluster = tolerant(msgspec.json.Decoder(_RayCluster).decode)
+_rayjob = tolerant(msgspec.json.Decoder(_RayJob).decode)
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -148,7 +173,10 @@ def job_row(raw: bytes | msgspec.Raw) -> rows.JobRow:
     """A Job."""
     job = _job(raw)
     spec = job.spec
-    podset_by_child_job = job.metadata.labels.get(names.REPLICATED_JOB_LABEL, "").lower()
+    labels = job.metadata.labels
+    podset_by_child_job = labels.get(names.REPLICATED_JOB_LABEL, "").lower()
+    if labels.get(names.RAY_ORIGIN_KIND_LABEL) == names.RAY_JOB_KIND:
+        podset_by_child_job = SUBMITTER
     return _row(
         "Job",
         job,
@@ -194,9 +222,26 @@ def raycluster_row(raw: bytes | msgspec.Raw) -> rows.JobRow:
     return msgspec.structs.replace(row, listed=frozenset(listed)) if listed else row
 
 
+def rayjob_row(raw: bytes | msgspec.Raw) -> rows.JobRow:
+    """A RayJob: the PodSets of its cluster, and that of its submitter."""
+    job = _rayjob(raw)
+    cluster = job.spec.ray_cluster_spec
+    groups = {group.group_name.lower(): group for group in cluster.worker_group_specs}
+    every = {HEAD: cluster.head_group_spec, **groups}
+    templates = {name: group.template for name, group in every.items()}
+    podset_counts = {HEAD: 1, **{name: group.count for name, group in groups.items()}}
+    if (job.spec.submission_mode or "K8sJobMode") == "K8sJobMode":
+        podset_counts[SUBMITTER] = 1
+        if job.spec.submitter_pod_template is not None:
+            templates[SUBMITTER] = job.spec.submitter_pod_template
+    row = _row("RayJob", job, templates=templates, podset_counts=podset_counts)
+    ended = job.status.job_deployment_status in ("Complete", "Failed")
+    return msgspec.structs.replace(row, finished=ended)
+
+
 def _row(
     kind: str,
-    job: _Job | _JobSet | _RayCluster,
+    job: _Job | _JobSet | _RayCluster | _RayJob,
     *,
     templates: Mapping[str, Template],
     podset_counts: dict[str, int],
@@ -208,8 +253,9 @@ def _row(
     meta, spec, conditions = job.metadata, job.spec, job.status.conditions
     queue = meta.labels.get(names.QUEUE_LABEL)
     true = {condition.type for condition in conditions if condition.status == "True"}
-    # Only Jobs are children of another kind: other kinds with a queue label are jobs themselves.
-    parent = _parent_of(meta) if kind == "Job" else None
+    # Jobs, and the RayClusters of RayJobs, are children of another kind: others with a queue label
+    # are jobs themselves.
+    parent = _parent_of(meta) if kind in ("Job", "RayCluster") else None
     injected, created = _all_injected(templates, is_elastic_job=is_elastic_job)
     first = next(iter(templates.values()), Template())
     node_constraints = {name: node_constraints_of(template) for name, template in templates.items()}
@@ -260,14 +306,14 @@ def _row(
 
 
 def _parent_of(meta: core.Meta) -> core.OwnerReference | None:
-    """The JobSet or RayCluster that an object names as its controller."""
+    """The JobSet, RayCluster or RayJob that an object names as its controller."""
     owner = meta.controller
     if owner is None or _PARENT_GROUPS.get(owner.kind) != owner.api_version.partition("/")[0]:
         return None
     return owner
 
 
-def _suspend_changed_at(job: _Job | _JobSet | _RayCluster) -> float:
+def _suspend_changed_at(job: _Job | _JobSet | _RayCluster | _RayJob) -> float:
     """When it was last created, suspended or resumed, according to its status."""
     turned = [c.last_transition_time for c in job.status.conditions if "Suspend" in c.type]
     moments = [job.metadata.creation_timestamp, job.status.start_time, *turned]

@@ -25,7 +25,7 @@ Decode = Callable[[bytes | msgspec.Raw], R]
 
 # The Job controller's label on pods; it remains when a pod loses its controller.
 CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
-_JOB_KINDS: Final = frozenset({"Job", "JobSet", "RayCluster"})
+_JOB_KINDS: Final = frozenset({"Job", "JobSet", "RayCluster", "RayJob"})
 # What owns a plain pod that is managed: the group that its labels name, or the pod itself.
 POD_GROUP: Final = "PodGroup"
 # KubeRay's node type of a head, which is also the name of its PodSet.

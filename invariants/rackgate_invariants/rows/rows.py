@@ -118,11 +118,12 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class JobRow(msgspec.Struct, frozen=True, gc=False):
-    """A Job, JobSet or RayCluster.
+    """A Job, JobSet, RayCluster or RayJob.
 
     Attributes:
         kind: as in the API.
-        parent_uid: uid of the JobSet or RayCluster that it names as its controller, "" for none.
+        parent_uid: uid of the JobSet, RayCluster or RayJob that it names as its controller, "" for
+            none.
             If that one exists they are managed together (`OwnerIndex`).
         parent_kind: kind of that controller.
         parent_name: its name.

@@ -12,7 +12,7 @@ from typing import Final
 # Not a collection: every namespace was read.
 ALL_NAMESPACES: Final = "all-namespaces"
 
-_JOBS: Final = frozenset({"jobs", "jobsets", "rayclusters"})
+_JOBS: Final = frozenset({"jobs", "jobsets", "rayclusters", "rayjobs"})
 _QUOTA_OF_NAMESPACE: Final = frozenset(
     {"pods", "nodes", "resourceflavors", "workloads", "clusterqueues", "localqueues", *_JOBS}
 )
@@ -53,7 +53,7 @@ _TABLE: Final = """
 2 ungated-before-admission  pods workloads all-jobs
   No pod of a managed Job is ungated, bound or running before its admission.
 2 forged-owner              patient all-jobs
-  The JobSet or RayCluster that a managed Job names as its controller exists.
+  The JobSet, RayCluster or RayJob that a managed Job names as its controller exists.
 2 stray-marks               patient pods workloads all-jobs
   An ungated pod with labels of Rackgate belongs to the job whose Workload it names.
 2 left-behind               pods workloads all-jobs

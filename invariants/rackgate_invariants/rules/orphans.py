@@ -9,7 +9,7 @@ from rackgate_invariants.rows.rows import PodRow, WorkloadRow
 from rackgate_invariants.rules.catalog import Breach
 
 # Kinds of jobs that have Workloads.
-KINDS = frozenset({"Job", "JobSet", "RayCluster"})
+KINDS = frozenset({"Job", "JobSet", "RayCluster", "RayJob"})
 # And the owners of those of plain pods.
 _POD_OWNERS = frozenset({"Pod", "PodGroup"})
 

@@ -23,7 +23,7 @@ from rackgate.jobframework.managed import is_child_of_job, is_group_pod
 from rackgate.jobframework.pod_group.gang_group import GangGroup
 from rackgate.jobframework.pod_group.pod_group import PodGroup, assemble
 from rackgate.jobframework.pod_group.pods import GroupPod
-from rackgate.jobframework.registry import GANG, PLAIN_POD, POD_GROUP
+from rackgate.jobframework.registry import GANG, PLAIN_POD, POD_GROUP, enabled_elastic_kinds
 from rackgate.kube.access import missing_rights
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
@@ -60,6 +60,7 @@ from rackgate_assigner.visibility.controller import VisibilityController
 from rackgate_assigner.visibility.settings import VisibilitySettings
 from rackgate_assigner.watches import Object, PoolWatches, Watch, Watches
 from rackgate_assigner.workload.decisions import SecondPassDecision
+from rackgate_assigner.workload.unsupported import without_effect
 from rackgate_assigner.workload_slices.controller import SliceController
 from rackgate_assigner.workload_slices.jobs import ResizableJobs
 from rackgate_assigner.workload_slices.writer import SliceWriter
@@ -118,9 +119,12 @@ class Assigner:
         pending = _budget(client, budgets.pending)
         for_jobs = _budget(client, budgets.jobs)
         admission = _budget(client, budgets.admission)
-        writer = WorkloadWriter(admission, pending, for_jobs, self._report)
+        writer = WorkloadWriter(
+            admission, pending, for_jobs, self._report, without_effect=self._without_effect
+        )
         watches = self.watches
         self._client = client
+        self._elastic_kinds = enabled_elastic_kinds(features)
         deactivated_s = settings.object_retention_policies.workloads.after_deactivated_by_kueue
         self._deletes_jobs = deactivated_s is not None
         self._gang_index = self._start_gang_index()
@@ -595,6 +599,22 @@ class Assigner:
         with scraping(families):
             await asyncio.Event().wait()
 
+    def _without_effect(self, workload: kueue.Workload) -> str:
+        watches = self.watches
+        local_queue = watches.local_queues.store.get(
+            f"{workload.metadata.namespace}/{workload.spec.queue_name}"
+        )
+        queue = None
+        if local_queue is not None:
+            queue = watches.cluster_queues.store.get(local_queue.spec.cluster_queue)
+        return without_effect(
+            workload,
+            self.jobs.job_for(workload),
+            queue,
+            elastic_kinds=self._elastic_kinds,
+            excluded=self.cache.excluded,
+        )
+
     # Listeners. The cache comes first: all others read it.
 
     def _add_listeners(self) -> None:
@@ -634,6 +654,7 @@ class Assigner:
         )
         watches.cluster_queues.add_listener(self.checks.on_cluster_queue_upsert)
         watches.child_jobs.add_listener(self._on_child_job_upsert, self._on_child_job_delete)
+        watches.submitters.add_listener(self._on_submitter_upsert, self._on_submitter_delete)
         cache.on_pods_changed = self._on_pods_change
         cache.on_hosts_changed = failures.on_hosts_change
         cache.on_excess_usage_changed = self._on_excess_usage_changed
@@ -815,13 +836,21 @@ class Assigner:
 
         watch.add_listener(upserted, lambda _item: self.statuses.mark_all())
 
-    def _on_child_job_upsert(self, before: batch.Job | None, child_job: batch.Job) -> None:
-        owner = child_job.metadata.controller
+    def _on_submitter_upsert(self, before: batch.Job | None, job: batch.Job) -> None:
+        """The Job that submits a RayJob only matters as the controller of a pod."""
+        owner = job.metadata.controller
         if owner is not None and (before is None or before.metadata.controller != owner):
-            self.cache.set_owner(child_job.metadata.uid, owner.uid, child_job.metadata.namespace)
+            self.cache.set_owner(job.metadata.uid, owner.uid, job.metadata.namespace)
             self.scheduler.request_cycle_if_changed()
         elif owner is None and before is not None and before.metadata.controller is not None:
-            self.cache.set_owner(child_job.metadata.uid, "")
+            self.cache.set_owner(job.metadata.uid, "")
+
+    def _on_submitter_delete(self, job: batch.Job) -> None:
+        self.cache.drop_owner(job.metadata.uid)
+        self.scheduler.request_cycle_if_changed()
+
+    def _on_child_job_upsert(self, before: batch.Job | None, child_job: batch.Job) -> None:
+        self._on_submitter_upsert(before, child_job)
         if self._child_gangs is not None:
             self._child_gangs.on_upsert(before, child_job)
         self.jobs.on_child_upsert(before, child_job)

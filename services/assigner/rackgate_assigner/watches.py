@@ -28,6 +28,7 @@ from rackgate_assigner.gangs.linked import LinkedObject, linked_decoder
 
 MANAGED_JOBS: Final = {"labelSelector": names.QUEUE_LABEL}
 CHILD_JOBS: Final = {"labelSelector": names.JOBSET_NAME_LABEL}
+SUBMITTERS: Final = {"labelSelector": f"{names.RAY_ORIGIN_KIND_LABEL}={names.RAY_JOB_KIND}"}
 BOUND: Final = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
 
 # Seconds between two checks whether a kind is served: not served, and unknown.
@@ -356,6 +357,7 @@ class Watches:
     Attributes:
         kinds: managed jobs, by kind.
         child_jobs: child Jobs of JobSets, managed or not.
+        submitters: child Jobs of RayJobs, managed or not.
         osmo: pools, only with the gate.
         gangs: Workloads of gangs, only with the gate.
         linked: objects whose pods are linked to them, by kind, only with the gate.
@@ -381,8 +383,9 @@ class Watches:
         self.cluster_queues = Watch(client, resources.CLUSTER_QUEUES, decoder(kueue.ClusterQueue))
         self.local_queues = Watch(client, resources.LOCAL_QUEUES, decoder(kueue.LocalQueue))
         self.workloads = Watch(client, resources.WORKLOADS, decode_workload)
-        # First of the two watches of Jobs, so that its lag metric is that of the managed Jobs.
+        # First of the watches of Jobs, so that its lag metric is that of the managed Jobs.
         self.child_jobs = Watch(client, resources.JOBS, JOB.decode, CHILD_JOBS)
+        self.submitters = Watch(client, resources.JOBS, JOB.decode, SUBMITTERS)
         self.kinds = {kind.name: _managed_job_watch(client, kind) for kind in KINDS.values()}
         self.osmo = PoolWatches(client) if osmo else None
         self.gangs = (
@@ -428,6 +431,7 @@ class Watches:
             self.local_queues,
             self.workloads,
             self.child_jobs,
+            self.submitters,
             *self.kinds.values(),
             *((self.gangs,) if self.gangs is not None else ()),
             *self.linked.values(),

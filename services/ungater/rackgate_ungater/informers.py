@@ -1,4 +1,4 @@
-"""The watches of every replica (pods, Workloads, child Jobs, nodes), and live lists of pods.
+"""The watches of every replica (pods, Workloads, children, nodes), and live lists of pods.
 
 `PodRelister` lists pods on request. Each list starts after it is requested, so it includes all
 earlier writes and shows which pods are gone. A watch that lags would show the pods of an earlier
@@ -17,7 +17,15 @@ import msgspec
 import structlog
 
 from rackgate.api import names
-from rackgate.api.resources import GANG_WORKLOADS, JOBS, NODES, PODS, WORKLOADS
+from rackgate.api.resources import (
+    GANG_WORKLOADS,
+    JOBS,
+    NODES,
+    PODS,
+    RAY_CLUSTERS,
+    WORKLOADS,
+    Resource,
+)
 from rackgate.jobframework.registry import CLEANUP_LABELS
 from rackgate.kube.client import WATCH_IDLE_S, Client
 from rackgate.kube.errors import KubeError
@@ -25,7 +33,12 @@ from rackgate.kube.informer import Informer
 from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.tasks import spawn
 from rackgate.wire.lists import decode_page
-from rackgate_ungater.state_machine.child_jobs import CHILD_JOB_SELECTOR, decode_job
+from rackgate_ungater.state_machine.child_jobs import (
+    CHILD_JOB_SELECTOR,
+    RAY_JOB_CHILD_SELECTOR,
+    ChildJob,
+    decode_job,
+)
 from rackgate_ungater.state_machine.events import (
     Event,
     JobGone,
@@ -90,6 +103,7 @@ class Informers:
             watch_nodes: nodes are watched, too.
         """
         gangs = on_gang_workload is not None
+        self._on_event = on_event
         self.selector = UNPLACED_SELECTOR if elastic or gangs else SELECTOR
         self.decode_pod = partial(decode_pod, gangs=gangs)
         self.pods = Informer(
@@ -107,23 +121,21 @@ class Informers:
             client,
             WORKLOADS,
             partial(decode_workload, elastic=elastic),
-            on_upsert=lambda _, obj: on_event(WorkloadSeen(obj)),
+            on_upsert=lambda _, obj: self._workload_seen(obj),
             on_delete=on_workload_deleted,
             key_of=lambda obj: obj.key,
             version_of=lambda obj: obj.resource_version,
             uid_of=lambda obj: obj.uid,
         )
-        self.jobs = Informer(
-            client.metadata_only(),
-            JOBS,
-            decode_job,
-            on_upsert=lambda _, obj: on_event(JobSeen(obj.uid, obj.owner_uid)),
-            on_delete=lambda obj: on_event(JobGone(obj.uid)),
-            params=CHILD_JOB_SELECTOR,
-            key_of=lambda obj: obj.key,
-            version_of=lambda obj: obj.resource_version,
-            uid_of=lambda obj: obj.uid,
-        )
+        children = client.metadata_only()
+        self.jobs = _child_informer(children, JOBS, CHILD_JOB_SELECTOR, on_event)
+        # From the first Workload of a RayJob on, because KubeRay may not be installed. The pods of
+        # RayJobs stay gated until both are listed.
+        self._has_ray_jobs = asyncio.Event()
+        self._ray_job_children = [
+            _child_informer(children, resource, RAY_JOB_CHILD_SELECTOR, on_event)
+            for resource in (RAY_CLUSTERS, JOBS)
+        ]
         self.nodes = NodesByHostname()
         self._node_informer = Informer(
             client.metadata_only(),
@@ -150,6 +162,17 @@ class Informers:
             if on_gang_workload is not None
             else None
         )
+
+    def _workload_seen(self, workload: GatedWorkload) -> None:
+        if workload.owned_by_ray_job:
+            self._has_ray_jobs.set()
+        self._on_event(WorkloadSeen(workload))
+
+    async def _follow_ray_jobs(self) -> None:
+        await self._has_ray_jobs.wait()
+        async with asyncio.TaskGroup() as group:
+            for informer in self._ray_job_children:
+                spawn(group, informer.run(), f"{informer.resource.plural} of RayJobs")
 
     def known_nodes(self) -> NodesByHostname:
         """The nodes, or none of them if they are not up to date (not listed yet, or watch lost)."""
@@ -187,11 +210,28 @@ class Informers:
         async with asyncio.TaskGroup() as group:
             spawn(group, self.workloads.run(), "workloads")
             spawn(group, self.jobs.run(), "jobs")
+            spawn(group, self._follow_ray_jobs(), "children of RayJobs")
             spawn(group, self.pods.run(), "pods")
             if self._watch_nodes:
                 spawn(group, self._node_informer.run(), "nodes")
             if self._gang_informer is not None:
                 spawn(group, self._gang_informer.run(), "gang Workloads")
+
+
+def _child_informer(
+    client: Client, resource: Resource, selector: dict[str, str], on_event: Callable[[Event], None]
+) -> Informer[ChildJob]:
+    return Informer(
+        client,
+        resource,
+        decode_job,
+        on_upsert=lambda _, obj: on_event(JobSeen(obj.uid, obj.owner_uid)),
+        on_delete=lambda obj: on_event(JobGone(obj.uid)),
+        params=selector,
+        key_of=lambda obj: obj.key,
+        version_of=lambda obj: obj.resource_version,
+        uid_of=lambda obj: obj.uid,
+    )
 
 
 class PodRelister:

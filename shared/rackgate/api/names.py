@@ -107,6 +107,10 @@ RAY_GROUP_LABEL: Final = "ray.io/group"
 RAY_CLEANUP_TYPE: Final = "redis-cleanup"
 RAY_REPLICA_INDEX_LABEL: Final = "ray.io/worker-group-replica-index"
 RAY_HOST_INDEX_LABEL: Final = "ray.io/replica-host-index"
+# Labels that KubeRay puts on what it creates for a RayJob: a RayCluster, and the Job that submits.
+RAY_ORIGIN_NAME_LABEL: Final = "ray.io/originated-from-cr-name"
+RAY_ORIGIN_KIND_LABEL: Final = "ray.io/originated-from-crd"
+RAY_JOB_KIND: Final = "RayJob"
 
 # Controllers of admission checks that a queue with topology cannot use yet (VAL-07, VAL-08).
 MULTIKUEUE_CONTROLLER: Final = f"{GROUP}/multikueue"
@@ -183,6 +187,7 @@ class WorkloadCondition(StrEnum):
     FINISHED = "Finished"
     DEACTIVATION_TARGET = "DeactivationTarget"
     RESIZE_REQUESTED = "ResizeRequested"
+    UNSUPPORTED_FIELDS = "UnsupportedFields"
 
 
 class ResizeReason(StrEnum):

@@ -89,6 +89,7 @@ SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", True, "ServiceAc
 JOBS: Final = Resource("batch", "v1", "jobs", True, "Job")
 JOBSETS: Final = Resource(names.JOBSET_GROUP, "v1alpha2", "jobsets", True, "JobSet")
 RAY_CLUSTERS: Final = Resource(names.RAY_GROUP, "v1", "rayclusters", True, "RayCluster")
+RAY_JOBS: Final = Resource(names.RAY_GROUP, "v1", "rayjobs", True, names.RAY_JOB_KIND)
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", True, "Deployment")
 STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", True, "StatefulSet")
 LEADER_WORKER_SETS: Final = Resource(

@@ -276,6 +276,7 @@ _JOB_ANNOTATIONS: Final[Mapping[str, frozenset[str]]] = {
     "Job": _PARTIAL_ADMISSION,
     "JobSet": frozenset(),
     "RayCluster": frozenset({ELASTIC_ANNOTATION}),
+    "RayJob": frozenset(),
 }
 
 

@@ -165,6 +165,7 @@ class GenericJob(ABC, Generic[V]):
             themselves.
         child_job_label: label of the child Jobs that its pods belong to; "" if the job itself
             controls its pods.
+        child_kinds: other kinds of jobs whose objects control its pods, as its children.
         cleanup_labels: labels of pods that clean up after a job that is being deleted: a pod has
             one of them. Such pods are made from its templates, belong to no PodSet, and must run.
         elastic_path: the field by which a job requests to be resized while it runs.
@@ -181,6 +182,7 @@ class GenericJob(ABC, Generic[V]):
     templates_path: ClassVar[str]
     controls_jobs: ClassVar[bool] = True
     child_job_label: ClassVar[str] = ""
+    child_kinds: ClassVar[tuple[str, ...]] = ()
     cleanup_labels: ClassVar[Mapping[str, str]] = {}
     elastic_path: ClassVar[str] = ""
     elastic_advice: ClassVar[str] = ""
@@ -284,6 +286,11 @@ class GenericJob(ABC, Generic[V]):
     def is_elastic(self, manifest: Manifest) -> bool:
         """Whether it requests to be resized while it runs."""
         return False
+
+    def defaults(self, manifest: Manifest) -> Mapping[str, Any]:
+        """Fields of its spec that are written at creation, so that all its pods have a template."""
+        del manifest
+        return {}
 
     def injected_templates(self, manifest: Manifest, *, elastic_enabled: bool) -> list[PodTemplate]:
         """Its pod templates; elastic if the job requests it and its kind supports it."""

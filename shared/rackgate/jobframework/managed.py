@@ -19,7 +19,7 @@ from rackgate.api.names import (
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import SUSPEND, GenericJob, Manifest
 from rackgate.jobframework.injection import injection_ops, remove_injection_ops
-from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
 from rackgate.jobframework.pod_group.membership import group_uid, is_gang_id
 from rackgate.jobframework.registry import CLEANUP_LABELS, find_kind
 from rackgate.jobframework.templates import is_suspended, items, labels_of, section
@@ -57,8 +57,9 @@ def execution_time_errors(job: Manifest) -> list[FieldError]:
 def is_managed(job: Manifest) -> bool:
     """Whether the job has the queue label and is not a child of another job.
 
-    The Jobs of a JobSet and the cleanup Job of a RayCluster start and stop with their owner. They
-    are never queued a second time, even if they inherit its queue label.
+    The Jobs of a JobSet, the cleanup Job of a RayCluster, and the RayCluster and the submitter of a
+    RayJob start and stop with their owner. They are never queued a second time, even if they
+    inherit its queue label.
     """
     return QUEUE_LABEL in labels_of(job) and not is_child(job)
 
@@ -101,8 +102,21 @@ def inject(
     if not is_managed(job):
         return []
     operations = [] if is_suspended(job) else [dict(SUSPEND)]
+    added, job = with_defaults(kind, job)
     templates = kind.injected_templates(job, elastic_enabled=elastic_enabled)
-    return operations + injection_ops(templates)
+    return operations + added + injection_ops(templates)
+
+
+def with_defaults(kind: GenericJob[Any], job: Manifest) -> tuple[list[JsonPatchOp], Manifest]:
+    """Operations that write the defaults of a managed job, and the job with them."""
+    added = kind.defaults(job)
+    if not added:
+        return [], job
+    operations: list[JsonPatchOp] = [
+        {"op": "add", "path": pointer("spec", field), "value": value}
+        for field, value in added.items()
+    ]
+    return operations, {**job, "spec": {**section(job, "spec"), **added}}
 
 
 def remove_injection(kind: GenericJob[Any], job: Manifest) -> list[JsonPatchOp]:

@@ -17,6 +17,7 @@ from rackgate.jobframework.pod_group.gang_group import GangGroupJob
 from rackgate.jobframework.pod_group.membership import is_gang_id
 from rackgate.jobframework.pod_group.pod_group import PlainPodJob, PodGroupJob
 from rackgate.jobframework.raycluster.raycluster import RayClusterJob
+from rackgate.jobframework.rayjob.rayjob import RayJobJob
 from rackgate.jobframework.statefulset.stateful_set import StatefulSetKind
 from rackgate.jobframework.templates import items, section
 from rackgate.jobframework.trainjob.train_job import TrainJobKind
@@ -25,6 +26,7 @@ from rackgate.wire.kueue import Workload
 JOB: Final = BatchJob()
 JOBSET: Final = JobSetJob()
 RAYCLUSTER: Final = RayClusterJob()
+RAYJOB: Final = RayJobJob()
 
 KINDS: Final[dict[str, GenericJob[Any]]] = {}
 """Kinds by their name in the API."""
@@ -39,7 +41,7 @@ def register(kind: GenericJob[Any]) -> None:
     CLEANUP_LABELS.update(kind.cleanup_labels)
 
 
-for _kind in (JOB, JOBSET, RAYCLUSTER):
+for _kind in (JOB, JOBSET, RAYCLUSTER, RAYJOB):
     register(_kind)
 
 
@@ -126,7 +128,7 @@ def find_kind(api_version: str, kind: str) -> GenericJob[Any] | None:
 
 
 def has_child_jobs(api_version: str, kind: str) -> bool:
-    """Whether the pods of such a job belong to Jobs that it creates."""
+    """Whether the pods of such a job belong to objects that it creates."""
     found = find_kind(api_version, kind)
     return found is not None and found.child_job_label != ""
 

@@ -22,6 +22,7 @@ KEEP: Final = {"helm.sh/resource-policy": "keep"}
 
 CERT_MANAGER: Final = 'eq .Values.certificates.source "cert-manager"'
 NOT_ISSUED: Final = 'ne .Values.certificates.source "issued"'
+REJECT_UNMANAGED: Final = ".Values.components.rejectUnmanaged"
 VISIBILITY_PROVIDED: Final = ".Values.visibility.certificateProvided"
 # Folder of deploy/ -> when its objects are there.
 FOLDERS: Final = {
@@ -197,12 +198,26 @@ def _is_selected(entry: Object, webhook: str = "") -> bool:
 
 
 def _policy(entry: Object, folder: str) -> None:
+    _rejected(entry, folder)
     if _is_selected(entry):
         constraints = entry["spec"]["matchConstraints"]
         constraints["namespaceSelector"] = Tree('include "rackgate.namespaceSelector" .')
     if entry["metadata"]["labels"].get("rackgate.dev/operators") == "true":
         first = entry["spec"]["variables"][0]
         first["expression"] = Expression('include "rackgate.operators" . | quote')
+
+
+def _rejected(entry: Object, folder: str) -> None:
+    """deploy/reject-unmanaged, which patches one policy and its binding."""
+    (kustomization,) = read(DEPLOY / "reject-unmanaged" / "kustomization.yaml")
+    for patch in kustomization["patches"]:
+        if (patch["target"]["kind"], patch["target"]["name"]) == (
+            entry["kind"],
+            entry["metadata"]["name"],
+        ):
+            (change,) = yaml.safe_load(patch["patch"])
+            field = change["path"].removeprefix("/spec/")
+            entry["spec"][field] = If(REJECT_UNMANAGED, change["value"], entry["spec"][field])
 
 
 def operators() -> list[str]:
@@ -373,6 +388,7 @@ _CHANGES: Final[Mapping[str, Callable[[Object, str], None]]] = {
     "MutatingWebhookConfiguration": _webhooks,
     "ValidatingWebhookConfiguration": _webhooks,
     "ValidatingAdmissionPolicy": _policy,
+    "ValidatingAdmissionPolicyBinding": _rejected,
     "MutatingAdmissionPolicy": _policy,
     "Role": _role,
     "ClusterRole": _role,

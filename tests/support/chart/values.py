@@ -171,6 +171,9 @@ def _values() -> dict[str, Schema]:
                 False, "kube-scheduler binds all pods of a gang or none, by native PodGroups."
             ),
             osmo=_flag(False, "Pools and Workflows of OSMO."),
+            rejectUnmanaged=_flag(
+                False, "Objects with a queue label that no one manages are rejected."
+            ),
             retention=_flag(False, "The right to delete jobs, for objectRetentionPolicies."),
             unlabelled=_flag(False, "Jobs without a queue label are queued, too."),
         ),

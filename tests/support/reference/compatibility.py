@@ -282,7 +282,8 @@ KEYS: Final[tuple[tuple[str, Row], ...]] = (
         Row(
             f"{K}/queue-name",
             DIFFERS,
-            "On Jobs, JobSets and RayClusters. On other kinds it has no effect, and a policy warns",
+            "On Jobs, JobSets, RayClusters and RayJobs, and on the RayCluster that a RayService creates. On"
+            " other kinds it has no effect, and a policy warns",
         ),
     ),
     ("job (label)", Row(f"{K}/priority-class", SAME)),
@@ -448,8 +449,11 @@ Nothing is ignored silently. What has no effect is named in these places:
 
 - The webhook warns about it when you create or change the object. `kubectl` prints the warning.
 - Without a queue label the webhook is not called. Then a policy in the API server warns about keys of Kueue on
-  a Job, JobSet, RayCluster or CronJob, for example about a misspelled queue label, and about the queue label on
-  [other kinds](../tasks/migrate-from-kueue.md#what-works-in-another-way).
+  a Job, JobSet, RayCluster, RayJob, CronJob or Pod, or on an object of another kind that Kueue can manage, for
+  example about a misspelled queue label.
+- A policy warns about the queue label on [other kinds](../tasks/migrate-from-kueue.md#what-works-in-another-way). It
+  can [reject them](../tasks/configure.md#reject-objects-that-are-not-managed) instead.
+- The condition [`UnsupportedFields`](conditions-and-reasons.md) of the Workload names it as long as it is there.
 - The Event [`UnsupportedField`](events.md#administration) names it in objects that exist, for example after a
   [migration](../tasks/migrate-from-kueue.md).
 - `rackgate explain -f` names it before you submit a job, and `rackgate explain NAME` names it afterwards.
@@ -485,7 +489,7 @@ Fields that Kueue has in `v1beta2` only can be read and written in `v1beta1` und
 replacement through `v1beta1` loses nothing. A typed client that replaces a whole object drops fields that it does not
 know. [ADR 67](../design/adr/0067-conversion-of-v1beta1.md) has the details."""
 KEYS_TEXT: Final = """\
-*Job* stands for Jobs, JobSets and RayClusters, *template* for their pod templates. The webhook also warns about
+*Job* stands for Jobs, JobSets, RayClusters and RayJobs, *template* for their pod templates. The webhook also warns about
 keys of `kueue.x-k8s.io` that are not in this table, and suggests the key that you may have meant."""
 GATES_TEXT: Final = """\
 A gate that is *a switch* has the same meaning in Rackgate. Of the others a service accepts only the

@@ -53,6 +53,12 @@ CONDITIONS: Final[Mapping[str, tuple[str, str]]] = {
         " `MaximumExecutionTimeExceeded`, `AdmissionCheck`).",
         "",
     ),
+    "UnsupportedFields": (
+        "The job or the Workload sets something that has no effect (`UnsupportedField`), or a setting excludes a"
+        " resource that it requests. The message says what happens instead. It is written with the admission or"
+        " with why the Workload is pending, and goes with the next such write after it is no longer true.",
+        "",
+    ),
     "ResizeRequested": (
         "An elastic job requests another number of pods than it was admitted with.",
         "All requested pods are admitted (`Resized`).",

@@ -26,7 +26,7 @@ Events.
 kubectl events -n team-a --for job/train
 kubectl get events -A --field-selector reason=NodesReplaced
 ```"""
-KINDS: Final = "Job, JobSet, RayCluster"
+KINDS: Final = "Job, JobSet, RayCluster, RayJob"
 RESIZED: Final = f"{KINDS}, Workload"
 # Section -> rows of reason, object, type and meaning. `{...}` stands for a part that varies.
 EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
@@ -268,7 +268,7 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
     "Administration": (
         (
             "UnsupportedField",
-            "ClusterQueue, AdmissionCheck, Workload, Job, JobSet, RayCluster",
+            "ClusterQueue, AdmissionCheck, Workload, Job, JobSet, RayCluster, RayJob",
             "Warning",
             "The object has fields, labels or annotations without effect ([list](compatibility.md)). The message names"
             " them, and says what happens instead.",

@@ -17,17 +17,17 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
         (
             (
                 "kueue.x-k8s.io/queue-name",
-                "Job, JobSet, RayCluster",
+                "Job, JobSet, RayCluster, RayJob",
                 "The LocalQueue of the job, in its namespace. A job with this label is managed.",
             ),
             (
                 "kueue.x-k8s.io/priority-class",
-                "Job, JobSet, RayCluster",
+                "Job, JobSet, RayCluster, RayJob",
                 "A WorkloadPriorityClass. Its value is the priority of the Workload.",
             ),
             (
                 "kueue.x-k8s.io/max-exec-time-seconds",
-                "Job, JobSet, RayCluster",
+                "Job, JobSet, RayCluster, RayJob",
                 "Seconds that the job may be admitted in total, a whole number. Then its Workload is deactivated"
                 " (`spec.maximumExecutionTimeSeconds`).",
             ),
@@ -307,6 +307,16 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
                 " and is never gated.",
             ),
             ("ray.io/group", "Pod", "The worker group."),
+            (
+                "ray.io/originated-from-cr-name",
+                "RayCluster, Job",
+                "The RayJob that created it.",
+            ),
+            (
+                "ray.io/originated-from-crd",
+                "RayCluster, Job",
+                "The kind that created it: `RayJob`.",
+            ),
             (
                 "ray.io/worker-group-replica-index",
                 "Pod",

@@ -160,8 +160,8 @@ def test_aliases_that_expand_to_too_much_or_to_nothing_are_rejected(
 
 
 def test_a_file_of_other_kinds_is_reported_by_them(tmp_path: Path) -> None:
-    path = manifest(tmp_path / "ray.yaml", {"apiVersion": "ray.io/v1", "kind": "RayJob"})
-    with pytest.raises(UsageError, match=r"or Workload; it contains ray\.io/v1 RayJob"):
+    path = manifest(tmp_path / "ray.yaml", {"apiVersion": "ray.io/v1", "kind": "RayService"})
+    with pytest.raises(UsageError, match=r"or Workload; it contains ray\.io/v1 RayService"):
         load(path, None)
 
 

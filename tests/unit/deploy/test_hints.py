@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from rackgate.api.unsupported import WITHOUT_A_WARNING, WRITTEN_BY_KUEUE, misspelled_queue_label
+from rackgate.jobframework.registry import LINKED_KINDS
 from rackgate_cli.controlplane import install
 from rackgate_cli.locations import deploy_dir
 
@@ -24,7 +25,7 @@ def spec(kind: str) -> dict[str, Any]:
 
 
 def test_it_warns_and_never_rejects() -> None:
-    assert spec(f"{KIND}Binding")["validationActions"] == ["Warn"]
+    assert spec(f"{KIND}Binding")["validationActions"] == ["Warn", "Audit"]
     assert spec(KIND)["failurePolicy"] == "Ignore"
 
 
@@ -47,7 +48,8 @@ def test_names_that_mean_the_queue_label_are_those_of_explain() -> None:
 def test_it_covers_every_kind_that_is_suspended_and_their_templates() -> None:
     rules = spec(KIND)["matchConstraints"]["resourceRules"]
     found = {resource for rule in rules for resource in rule["resources"]}
-    assert found >= {"jobs", "jobsets", "rayclusters", "cronjobs"}
+    assert found >= {"jobs", "jobsets", "rayclusters", "rayjobs", "cronjobs", "pods"}
+    assert found >= {kind.resource.plural for kind in LINKED_KINDS.values()}
     (places,) = (one for one in spec(KIND)["variables"] if one["name"] == "places")
     for part in ("labels", "annotations"):
         for path in (
@@ -56,6 +58,9 @@ def test_it_covers_every_kind_that_is_suspended_and_their_templates() -> None:
             "spec.jobTemplate.metadata",
             "spec.jobTemplate.spec.template.metadata",
             "spec.headGroupSpec.template.metadata",
+            "spec.rayClusterSpec.headGroupSpec.template.metadata",
+            "spec.submitterPodTemplate.metadata",
+            "spec.leaderWorkerTemplate.workerTemplate.metadata",
             "].template.metadata",
             "].template.spec.template.metadata",
         ):

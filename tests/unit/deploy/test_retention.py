@@ -14,6 +14,7 @@ DELETE = {
     ("delete", "batch", "jobs"),
     ("delete", "jobset.x-k8s.io", "jobsets"),
     ("delete", "ray.io", "rayclusters"),
+    ("delete", "ray.io", "rayjobs"),
 }
 
 

@@ -38,7 +38,7 @@ def test_the_webhook_joins_the_configuration_of_the_base_with_its_selector() -> 
     assert hook["clientConfig"]["service"]["path"] == UNLABELLED_PATH
     assert hook["namespaceSelector"] == jobs[0]["namespaceSelector"]
     assert hook["failurePolicy"] == "Fail"
-    kinds = {rule["resources"][0] for rule in hook["rules"]}
+    kinds = {resource for rule in hook["rules"] for resource in rule["resources"]}
     assert kinds == {one["rules"][0]["resources"][0] for one in jobs}
 
 

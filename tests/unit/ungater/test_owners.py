@@ -217,3 +217,49 @@ def test_metadata_alone_tells_whose_job_it_is() -> None:
     assert decode_job(b'{"metadata":{"name":"x","uid":"u"},"spec":{"suspend":1}}').owner_uid == ""
     workload_of = {"metadata": {**meta, "name": "jobset-train"}}
     assert decode_workload(msgspec.json.encode(workload_of)).owned_by_jobset
+
+
+RAY_CLUSTER, SUBMITTER_JOB = "ray-cluster", "submitter-job"
+
+
+def ray_machine(given: GatedPodSet, *pods: PodBuilder) -> StateMachine:
+    machine = StateMachine()
+    machine.handle(WorkloadSeen(workload(given, owned_by_ray_job=True)))
+    for builder in pods:
+        machine.handle(PodSeen(builder.build()))
+    return machine
+
+
+@pytest.mark.requirement("TAS-28", "UNG-02")
+def test_pods_of_a_rayjob_belong_to_its_raycluster_and_its_job() -> None:
+    pods = [pod("worker").of(owner=RAY_CLUSTER), pod("stranger").of(owner="another-cluster")]
+    machine = ray_machine(podset((R1, 2)), *pods)
+    assert released(machine) == {}, "before their controllers are seen"
+    machine.handle(JobSeen("another-cluster", "another-rayjob"))
+    assert released(machine) == {}
+    assert machine.handle(JobSeen(RAY_CLUSTER, OWNER)) == KEY
+    assert released(machine) == {"worker": R1}
+    machine.handle(PodSeen(pod("submitter").of(owner=SUBMITTER_JOB).build()))
+    assert machine.handle(JobSeen(SUBMITTER_JOB, OWNER)) == KEY
+    assert set(released(machine)) == {"worker", "submitter"}
+
+
+@pytest.mark.requirement("UNG-10", "UNG-13")
+def test_pods_of_a_deleted_raycluster_hold_their_places_until_they_are_gone() -> None:
+    """A retry creates another cluster while pods of the one before terminate."""
+    old = pod("old").of(owner="cluster-before").ungated(R1).terminating()
+    machine = ray_machine(podset((R1, 1)), old, pod("new").of(owner=RAY_CLUSTER))
+    machine.handle(JobSeen(RAY_CLUSTER, OWNER))
+    assert released(machine) == {}
+    assert machine.handle(PodGone(old.build().uid)) == KEY
+    assert released(machine) == {"new": R1}
+
+
+@pytest.mark.requirement("TAS-28")
+def test_a_workload_of_a_rayjob_says_so() -> None:
+    owner = {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "train", "uid": "r"}
+    meta = {"name": "w", "namespace": "team", "ownerReferences": [{**owner, "controller": True}]}
+    row = decode_workload(msgspec.json.encode({"metadata": meta}))
+    assert row.owned_by_ray_job
+    assert row.has_children
+    assert not row.owned_by_jobset

@@ -31,11 +31,12 @@ POLICIES = documents(
     "policies.yaml",
     "jobsets.yaml",
     "rayclusters.yaml",
+    "rayjobs.yaml",
     "workloads.yaml",
     "parts.yaml",
     "orphans.yaml",
 )
-JOBS = ("jobs", "jobsets", "rayclusters")
+JOBS = ("jobs", "jobsets", "rayclusters", "rayjobs")
 
 
 @pytest.mark.requirement("HOOK-02", "HOOK-12")
@@ -145,10 +146,10 @@ def conditions(holder: dict[str, Any]) -> str:
 
 
 @pytest.mark.requirement("HOOK-02", "HOOK-05")
-def test_what_a_jobset_or_raycluster_makes_is_left_alone_wherever_jobs_are_looked_at() -> None:
+def test_what_a_job_of_another_kind_makes_is_left_alone_wherever_jobs_are_looked_at() -> None:
     parts = (
         "r.kind == 'JobSet' && r.apiVersion.startsWith('jobset.x-k8s.io/')",
-        "r.kind == 'RayCluster' && r.apiVersion.startsWith('ray.io/')",
+        "r.kind in ['RayCluster', 'RayJob'] && r.apiVersion.startsWith('ray.io/')",
     )
     holders = [
         *(webhook for webhook in WEBHOOKS if webhook["name"].split(".")[0] in JOBS),
@@ -159,7 +160,7 @@ def test_what_a_jobset_or_raycluster_makes_is_left_alone_wherever_jobs_are_looke
             and policy["metadata"]["name"].removeprefix("rackgate-").split(".")[0] in JOBS
         ),
     ]
-    assert len(holders) == 9
+    assert len(holders) == 12
     for holder in holders:
         text = conditions(holder)
         for part in parts:
@@ -194,7 +195,7 @@ def test_a_hint_rejects_nothing_and_hinders_nothing() -> None:
     for policy, binding in zip(found[::2], found[1::2], strict=True):
         assert policy["spec"]["failurePolicy"] == "Ignore"
         assert binding["spec"]["policyName"] == policy["metadata"]["name"]
-        assert binding["spec"]["validationActions"] == ["Warn"]
+        assert binding["spec"]["validationActions"] == ["Warn", "Audit"]
         (excluded,) = policy["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
         assert set(excluded["values"]) == SYSTEM
 

@@ -90,11 +90,15 @@ def test_what_belongs_to_a_jobset_or_raycluster_is_never_managed_itself(
 
 
 @pytest.mark.requirement("HOOK-05")
-def test_the_raycluster_of_a_rayjob_is_managed_by_its_own_label() -> None:
+def test_the_raycluster_of_a_rayservice_is_managed_by_its_own_label_that_of_a_rayjob_is_not() -> (
+    None
+):
     found = ray()
-    owner = {"apiVersion": "ray.io/v1", "kind": "RayJob", "controller": True}
+    owner = {"apiVersion": "ray.io/v1", "kind": "RayService", "controller": True}
     found["metadata"]["ownerReferences"] = [owner]
     assert mutated(RAYCLUSTER, found)["spec"]["suspend"] is True
+    found["metadata"]["ownerReferences"] = [{**owner, "kind": "RayJob"}]
+    assert told(RAYCLUSTER, found) == AdmissionResponse()
 
 
 @pytest.mark.requirement("SLC-01", "SLC-13")

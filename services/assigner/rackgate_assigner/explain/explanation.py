@@ -434,7 +434,7 @@ class Explanation(ExplanationObject, frozen=True):
         workload: `namespace/name`.
         job: `namespace/name` of the job it belongs to, of the Workload when it is a slice; ""
             when there is none.
-        job_kind: Job, JobSet, RayCluster, or Workload for a slice.
+        job_kind: Job, JobSet, RayCluster, RayJob, or Workload for a slice.
         state: of the Workload.
         summary: a sentence or two.
         fits: it would be admitted if it came first; null when it is not pending, or the user may

@@ -417,8 +417,8 @@ class JobController:
     async def _is_reconciled(self, job: JobLike) -> bool:
         """Whether Rackgate acts on this job itself, not only on its owner.
 
-        Any user may claim that a JobSet or RayCluster controls their Job. Such a Job is a child
-        only if that object exists with that uid; otherwise it is queued as any other job.
+        Any user may claim that a JobSet, RayCluster or RayJob controls their Job. Such a Job is a
+        child only if that object exists with that uid; otherwise it is queued as any other job.
         """
         if not self.is_followed(job):
             return False
@@ -525,7 +525,8 @@ class JobController:
         """The state of a job after its pods were read."""
         timed_out = None
         if self._gang_pods is not None:
-            controllers = {job.metadata.uid, *(c.metadata.uid for c in self._children_of(job))}
+            children = (*self._children_of(job), *self._child_objects_of(job))
+            controllers = {job.metadata.uid, *(child.metadata.uid for child in children)}
             eviction = await self._gang_pods.decide(job, action.workload, action.check, controllers)
             if eviction is not None:
                 limit = self._gang_timeout_limit
@@ -838,6 +839,17 @@ class JobController:
     def _children_of(self, job: JobLike) -> list[Job]:
         keys = sorted(self._children.get(job.metadata.uid, ()))
         return [child for key in keys if (child := self._stores.child_jobs.get(key)) is not None]
+
+    def _child_objects_of(self, job: JobLike) -> list[JobLike]:
+        """Its children of other kinds of jobs: the RayCluster of a RayJob."""
+        stores = [self._stores.jobs.get(kind, {}) for kind in kind_of(job).child_kinds]
+        return [
+            child
+            for store in stores
+            for child in store.values()
+            if child.metadata.controller is not None
+            and child.metadata.controller.uid == job.metadata.uid
+        ]
 
     def _all_jobs(self) -> Iterable[JobLike]:
         return (job for store in self._stores.jobs.values() for job in store.values())

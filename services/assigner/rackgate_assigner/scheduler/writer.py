@@ -7,7 +7,7 @@ omits and another manager owns, too, are removed by a second write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -72,11 +72,25 @@ class WorkloadWriter:
     """Writes Workloads. All methods raise `KubeError` when the API server rejects a write."""
 
     def __init__(
-        self, admission: Client, pending: Client, jobs: Client, reporter: Reporter
+        self,
+        admission: Client,
+        pending: Client,
+        jobs: Client,
+        reporter: Reporter,
+        *,
+        without_effect: Callable[[Workload], str] = lambda _workload: "",
     ) -> None:
-        """Use one client per purpose: admissions, pending reasons, and writes for jobs."""
+        """Use one client per purpose: admissions, pending reasons, and writes for jobs.
+
+        Args:
+            admission: for admissions and evictions.
+            pending: for pending reasons.
+            jobs: for what follows from jobs.
+            reporter: records Events.
+            without_effect: what a Workload or its job sets that has no effect; "" for nothing.
+        """
         self._admission, self._pending, self._jobs = admission, pending, jobs
-        self._report = reporter
+        self._report, self._without_effect = reporter, without_effect
 
     async def admit(
         self,
@@ -115,7 +129,7 @@ class WorkloadWriter:
         desired_admission = admission_of(assignment)
         body = status_body(
             workload,
-            listed_conditions(workload, ADMISSION_TYPES, changes, drop=MERGE_DEACTIVATION),
+            self._listed(workload, changes, drop=MERGE_DEACTIVATION),
             desired_admission,
             checks=states,
         )
@@ -168,11 +182,8 @@ class WorkloadWriter:
             admission = admission_with_topology(workload, assignment)
         wanted = msgspec.convert(admission, Admission)
         queue = wanted.cluster_queue
-        listed = listed_conditions(
-            workload,
-            ADMISSION_TYPES,
-            [conditions.admitted_condition(queue)],
-            drop=MERGE_DEACTIVATION,
+        listed = self._listed(
+            workload, [conditions.admitted_condition(queue)], drop=MERGE_DEACTIVATION
         )
 
         def is_our_write(live: Workload) -> bool:
@@ -216,7 +227,7 @@ class WorkloadWriter:
         self, workload: Workload, states: Sequence[AdmissionCheckState], changes: Iterable[Change]
     ) -> Workload:
         """Write the states of admission checks, and conditions that follow from them."""
-        listed = listed_conditions(workload, ADMISSION_TYPES, changes)
+        listed = self._listed(workload, changes)
         unhealthy = [node.name for node in workload.status.unhealthy_nodes]
         admission = current_admission(workload)
         return await self._apply(
@@ -235,7 +246,9 @@ class WorkloadWriter:
         changes = conditions.pending_conditions(workload, reason, message)
         if workload.status.admission is not None:
             return False
-        drop = MERGE_DEACTIVATION if workload.spec.active else ()
+        changes, drop = self._with_unsupported(
+            workload, changes, MERGE_DEACTIVATION if workload.spec.active else ()
+        )
         stale = any(workload.condition(type_) is not None for type_ in drop)
         if not stale and not conditions.differs(workload.status.conditions, changes):
             return False
@@ -256,7 +269,7 @@ class WorkloadWriter:
         changes = conditions.deactivated_conditions(reason, message)
         answer = workload
         if conditions.differs(workload.status.conditions, changes):
-            listed = listed_conditions(workload, ADMISSION_TYPES, changes)
+            listed = self._listed(workload, changes)
             answer = await self._apply(self._admission, workload, listed, None)
         ops: list[JsonPatchOp] = [{"op": "add", "path": "/spec/active", "value": False}]
         await self.patch(answer, ops, client=self._admission)
@@ -274,7 +287,7 @@ class WorkloadWriter:
         changes = conditions.deactivation_target_conditions(cause, message)
         answer = workload
         if conditions.differs(workload.status.conditions, changes):
-            listed = listed_conditions(workload, ADMISSION_TYPES, changes)
+            listed = self._listed(workload, changes)
             admission = current_admission(workload)
             answer = await self._apply(self._admission, workload, listed, admission)
         ops: list[JsonPatchOp] = [{"op": "add", "path": "/spec/active", "value": False}]
@@ -321,7 +334,7 @@ class WorkloadWriter:
         elif reason == EvictionReason.ADMISSION_CHECK:
             count = (workload.status.requeue_state or NO_REQUEUE).count
             requeue = RequeueState(count, rfc3339(admission_checks.requeue_time(states, now)))
-        listed = listed_conditions(workload, ADMISSION_TYPES, changes, drop=drop)
+        listed = self._listed(workload, changes, drop=drop)
         general = conditions.general_reason(reason)
         stats, first = count_eviction(workload, general, underlying_cause)
         await self._apply(
@@ -361,7 +374,7 @@ class WorkloadWriter:
             past_execution_s: its execution time until now; None does not change it.
         """
         changes = conditions.released_conditions(workload)
-        listed = listed_conditions(workload, ADMISSION_TYPES, changes)
+        listed = self._listed(workload, changes)
         answer = await self._apply(
             self._admission,
             workload,
@@ -388,7 +401,7 @@ class WorkloadWriter:
         changes = conditions.backoff_finished_conditions() if workload.spec.active else ()
         before = workload.status.requeue_state or NO_REQUEUE
         state = RequeueState(before.count) if workload.spec.active else NO_REQUEUE
-        listed = listed_conditions(workload, ADMISSION_TYPES, changes)
+        listed = self._listed(workload, changes)
         return await self._apply(self._jobs, workload, listed, None, requeue=state)
 
     async def finish(self, workload: Workload, reason: FinishedReason, message: str) -> Workload:
@@ -492,6 +505,26 @@ class WorkloadWriter:
             return decode_workload(await self._jobs.get(WORKLOADS.path(namespace, name)))
         except NotFoundError:
             return None
+
+    def _listed(
+        self,
+        workload: Workload,
+        changes: Iterable[Change],
+        *,
+        drop: tuple[WorkloadCondition, ...] = (),
+    ) -> list[dict[str, Any]]:
+        """All conditions of admission after `changes`, and what has no effect now."""
+        changes, drop = self._with_unsupported(workload, changes, drop)
+        return listed_conditions(workload, ADMISSION_TYPES, changes, drop=drop)
+
+    def _with_unsupported(
+        self, workload: Workload, changes: Iterable[Change], drop: tuple[WorkloadCondition, ...]
+    ) -> tuple[list[Change], tuple[WorkloadCondition, ...]]:
+        """It travels with the other conditions, so that it needs no write of its own."""
+        without_effect = self._without_effect(workload)
+        if without_effect:
+            return [*changes, conditions.unsupported_condition(without_effect)], drop
+        return list(changes), (*drop, WorkloadCondition.UNSUPPORTED_FIELDS)
 
     async def _apply(
         self,

@@ -33,6 +33,7 @@ ADMISSION_TYPES: Final = (
     WorkloadCondition.PREEMPTED,
     WorkloadCondition.REQUEUED,
     WorkloadCondition.DEACTIVATION_TARGET,
+    WorkloadCondition.UNSUPPORTED_FIELDS,
 )
 JOB_TYPES: Final = (WorkloadCondition.PODS_READY, WorkloadCondition.FINISHED)
 SLICE_TYPES: Final = (WorkloadCondition.RESIZE_REQUESTED,)
@@ -111,6 +112,16 @@ def differs(current: Iterable[Condition], changes: Iterable[Change]) -> bool:
     """Whether any change differs from the current conditions."""
     present = {c.type: c for c in current}
     return any(not _is_same(present.get(change.type), change) for change in changes)
+
+
+def unsupported_condition(without_effect: str) -> Change:
+    """What is set in a job or its Workload and has no effect; without any, there is no condition.
+
+    The Event has the same reason.
+    """
+    return Change(
+        WorkloadCondition.UNSUPPORTED_FIELDS, TRUE, "UnsupportedField", truncate(without_effect)
+    )
 
 
 def ahead_of_text(uid: str) -> str:

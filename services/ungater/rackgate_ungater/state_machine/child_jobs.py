@@ -1,9 +1,9 @@
 """Maps pods to Workloads: from a pod's controller up to the owner of the Workload. Pure.
 
 Pods of a Job or a RayCluster are controlled by the object that owns the Workload. Pods of a JobSet
-are controlled by its child Jobs. Only the metadata of child Jobs is watched. A pod may be seen
-before its child Job or long after it. While the child Job is unknown, a gated pod stays gated, and
-an ungated pod keeps its domain.
+are controlled by its child Jobs, those of a RayJob by its RayCluster and by the Job of its
+submitter. Only the metadata of children is watched. A pod may be seen before its controller or long
+after it. While that is unknown, a gated pod stays gated, and an ungated pod keeps its domain.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from rackgate.api import names
 from rackgate.jobframework.managed import is_tas_pod
 from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload, decode_metadata
 
-# JobSet sets this label on its Jobs; other Jobs are not watched.
+# JobSet sets the first label on its Jobs, and KubeRay the second one on what it creates for a
+# RayJob. Other objects are not watched.
 CHILD_JOB_SELECTOR: Final = {"labelSelector": names.JOBSET_NAME_LABEL}
+RAY_JOB_CHILD_SELECTOR: Final = {
+    "labelSelector": f"{names.RAY_ORIGIN_KIND_LABEL}={names.RAY_JOB_KIND}"
+}
 
 
 class ChildJob(msgspec.Struct, frozen=True, gc=False):
-    """The owner of one child Job of a JobSet.
+    """The owner of one child: a Job, or the RayCluster of a RayJob.
 
     Attributes:
         owner_uid: UID of the controlling owner, empty when there is none.
@@ -42,7 +46,7 @@ class ChildJob(msgspec.Struct, frozen=True, gc=False):
 
 
 def decode_job(data: bytes | msgspec.Raw) -> ChildJob:
-    """Decode a Job's JSON, or its metadata alone.
+    """Decode the JSON of a child, or its metadata alone.
 
     Raises:
         msgspec.MsgspecError: the JSON is no object.
@@ -59,7 +63,7 @@ def decode_job(data: bytes | msgspec.Raw) -> ChildJob:
 
 
 class ChildJobOwners:
-    """The existing child Jobs and their owners."""
+    """The existing children and their owners."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, str] = {}
@@ -95,13 +99,14 @@ class ChildJobOwners:
         owner = workload.owner_uid
         if workload.of_plain_pods:
             return [pod for pod in pods if is_tas_pod(pod.group_uid, owner, assignment=assignment)]
-        if not workload.owned_by_jobset:
+        if not workload.has_children:
             return [pod for pod in pods if is_tas_pod(pod.owner_uid, owner, assignment=assignment)]
         found = []
         for pod in pods:
             root = self._jobs.get(pod.owner_uid)
             if root is None:
-                if not pod.gated and pod.owner_uid and names.JOB_INDEX_LABEL in pod.indices:
+                of_child = workload.owned_by_ray_job or names.JOB_INDEX_LABEL in pod.indices
+                if not pod.gated and pod.owner_uid and of_child:
                     found.append(pod)
             elif is_tas_pod(root, owner, assignment=assignment):
                 found.append(pod)

@@ -178,6 +178,7 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
         unhealthy: names of nodes that await replacement.
         elastic: its PodSets may be resized while they run.
         owned_by_jobset: its pods belong to child Jobs of its owner.
+        owned_by_ray_job: its pods belong to the RayCluster and to the Job of its owner.
         of_plain_pods: its pods are plain pods.
         parent: the Workload that this one is a slice of.
         merged: UIDs of slices that the counts already include.
@@ -197,6 +198,7 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
     version: int = 0
     elastic: bool = False
     owned_by_jobset: bool = False
+    owned_by_ray_job: bool = False
     of_plain_pods: bool = False
     parent: WorkloadKey | None = None
     merged: tuple[str, ...] = ()
@@ -206,6 +208,11 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
     def key(self) -> WorkloadKey:
         """`namespace/name`."""
         return WorkloadKey(intern(f"{self.namespace}/{self.name}"))
+
+    @property
+    def has_children(self) -> bool:
+        """Whether children of its owner control its pods."""
+        return self.owned_by_jobset or self.owned_by_ray_job
 
     def has_same_admission(self, other: GatedWorkload) -> bool:
         """Whether both allow the same ungating."""
@@ -220,6 +227,7 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
             and self.elastic == other.elastic
             and self.parent == other.parent
             and self.owned_by_jobset == other.owned_by_jobset
+            and self.owned_by_ray_job == other.owned_by_ray_job
             and self.of_plain_pods == other.of_plain_pods
             and self.run_spec == other.run_spec
         )
@@ -435,6 +443,8 @@ def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> Gate
     group = ""
     if owner is None and meta.annotations.get(names.GROUP_WORKLOAD_ANNOTATION) == "true":
         group = meta.labels.get(names.JOB_UID_LABEL, "")
+    has_children = owner is not None and has_child_jobs(owner.api_version, owner.kind)
+    of_ray_job = owner is not None and owner.kind == names.RAY_JOB_KIND
     elastic = elastic and meta.annotations.get(names.ELASTIC_ANNOTATION) == "true"
     return GatedWorkload(
         namespace=intern(meta.namespace),
@@ -454,7 +464,8 @@ def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> Gate
         podsets=_gated_podsets(view),
         version=_version_number(meta.resource_version),
         elastic=elastic,
-        owned_by_jobset=owner is not None and has_child_jobs(owner.api_version, owner.kind),
+        owned_by_jobset=has_children and not of_ray_job,
+        owned_by_ray_job=has_children and of_ray_job,
         of_plain_pods=bool(group)
         or (owner is not None and (owner.kind, owner.api_version) == ("Pod", "v1")),
         parent=WorkloadKey(f"{meta.namespace}/{owner.name}")

@@ -113,7 +113,7 @@ class StateMachine:
         self.owners = ChildJobOwners()
         self._deleted = Tombstones()
         self._parent_by_slice: dict[str, WorkloadKey] = {}  # by UID of a slice
-        self._workload_by_jobset: dict[str, WorkloadKey] = {}  # by UID of a JobSet
+        self._workload_by_parent: dict[str, WorkloadKey] = {}  # by UID of a JobSet
         self._gang_workloads: dict[str, GangWorkload] = {}  # by key
         self._workloads_by_link: dict[str, set[WorkloadKey]] = {}  # by key of a gang Workload
 
@@ -490,10 +490,10 @@ class StateMachine:
         self, key: WorkloadKey, workload_state: WorkloadState, obj: GatedWorkload | None
     ) -> None:
         old = workload_state.workload
-        if old is not None and self._workload_by_jobset.get(old.owner_uid) == key:
-            del self._workload_by_jobset[old.owner_uid]
-        if obj is not None and obj.owned_by_jobset:
-            self._workload_by_jobset[obj.owner_uid] = key
+        if old is not None and self._workload_by_parent.get(old.owner_uid) == key:
+            del self._workload_by_parent[old.owner_uid]
+        if obj is not None and obj.has_children:
+            self._workload_by_parent[obj.owner_uid] = key
         workload_state.set_workload(obj)
 
     def _remove_if_empty(self, key: WorkloadKey) -> None:
@@ -540,7 +540,7 @@ class StateMachine:
         """Assign pods that were seen before their child Job to the Workload of its JobSet."""
         if not self.owners.update(event.uid, event.owner):
             return None
-        key = self._workload_by_jobset.get(event.owner)
+        key = self._workload_by_parent.get(event.owner)
         if key is None:
             return None
         workload_state = self.workload_states[key]

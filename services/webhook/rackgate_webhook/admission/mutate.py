@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from rackgate.api.names import (
@@ -30,6 +31,7 @@ from rackgate.jobframework.managed import (
     podset_of_pod,
     queue_of,
     remove_injection,
+    with_defaults,
 )
 from rackgate.jobframework.podsets import PODSET
 from rackgate.jobframework.registry import JOB, JOBSET
@@ -140,10 +142,12 @@ def _job_updated(
     """A job is rendered only when it becomes managed or unmanaged while it is suspended."""
     now, before = is_managed(job), is_managed(stored)
     if now and before:
+        added, job = with_defaults(kind, job)
         edited = AdmissionResponse()
         if kind.template_edits is not TemplateEdits.AT_REST:
             edited = _reinject(kind, job, stored, elastic_enabled)
-        return _suspend_if_scaled_up(kind, job, stored, edited)
+        edited = _suspend_if_scaled_up(kind, job, stored, edited)
+        return replace(edited, operations=[*added, *edited.operations]) if added else edited
     if now == before or not (is_suspended(job) and is_suspended(stored)):
         return AdmissionResponse()
     if now:

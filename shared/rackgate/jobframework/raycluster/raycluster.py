@@ -184,7 +184,7 @@ class RayClusterJob(GenericJob[RayCluster]):
         groups = list(_worker_groups(manifest))
         errors: list[FieldError] = []
         name = str(section(manifest, "metadata").get("name", ""))
-        if name and (len(name) > MAX_NAME or not _NAME.match(name)):
+        if name and (len(name) > MAX_NAME or not self.is_name(name)):
             problem = f"{shown(name)} is not a name for which KubeRay creates pods"
             advice = f"use at most {MAX_NAME} of a-z, 0-9 and -, with a letter first"
             errors.append(FieldError("metadata.name", problem, advice))
@@ -250,19 +250,40 @@ class RayClusterJob(GenericJob[RayCluster]):
         self, podsets: Sequence[Mapping[str, Any]], workload: Workload, *, elastic: bool
     ) -> str | None:
         """Another template or worker group in any case; another size unless it is elastic."""
-        change = describe_running_change(workload, podsets)
-        if change is not None:
-            return f"the running RayCluster was changed: {change}"
-        if elastic:
-            return None
-        admitted = counts_of(workload)
-        for podset in podsets:
-            name, asked = podset["name"], podset["count"]
-            if asked != admitted.get(name, 0):
-                return (
-                    f'podset "{name}" requests {asked} pods, {admitted.get(name, 0)} were admitted'
-                )
+        return find_cluster_change(self.name, podsets, workload, elastic=elastic)
+
+    @staticmethod
+    def is_name(name: str) -> bool:
+        """Whether KubeRay creates pods for a cluster of this name, apart from its length."""
+        return bool(_NAME.match(name))
+
+
+def find_cluster_change(
+    kind: str,
+    podsets: Sequence[Mapping[str, Any]],
+    workload: Workload,
+    *,
+    elastic: bool = False,
+) -> str | None:
+    """Why a running cluster must be queued again; see `GenericJob.find_change`.
+
+    Args:
+        kind: of the job that runs it.
+        podsets: what it requests now.
+        workload: under which it was started.
+        elastic: another size is a resize.
+    """
+    change = describe_running_change(workload, podsets)
+    if change is not None:
+        return f"the running {kind} was changed: {change}"
+    if elastic:
         return None
+    admitted = counts_of(workload)
+    for podset in podsets:
+        name, asked = podset["name"], podset["count"]
+        if asked != admitted.get(name, 0):
+            return f'podset "{name}" requests {asked} pods, {admitted.get(name, 0)} were admitted'
+    return None
 
 
 def _worker_groups(cluster: Manifest) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
