@@ -1,0 +1,381 @@
+"""A control plane full of objects that Kueue wrote is taken over by Rackgate as it stands.
+
+Kueue's own CRDs are installed, from its pinned Go module, and `tests.support.kueue_writes` acts as
+its controllers, while the operators of jobs run. Then Rackgate starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackgate.api import names
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
+from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from tests.support.cluster import Cluster, until
+from tests.support.composite_jobs import jobset, raycluster, replicated_job, worker_group
+from tests.support.composite_views import bound_pods, ray_state
+from tests.support.kueue_writes import (
+    ELASTIC,
+    ELASTIC_GATE,
+    FINALIZER,
+    KueueControllers,
+    Part,
+    Place,
+    condition,
+    parts_of_job,
+    parts_of_jobset,
+    parts_of_raycluster,
+    timestamp,
+)
+from tests.support.objects import RACK, Object, fx_a_nodes, job
+from tests.support.playground import SERVICES, Playground, rackgate, start_playground
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+MODULE = "sigs.k8s.io/kueue"
+TEAM, POOL = "team", "taken"
+RUNNING = ("running", "prebuilt", "elastic", "occupant")  # Jobs
+ELASTIC_MARK = {ELASTIC: "true"}
+JOB_SELECTOR = "batch.kubernetes.io/job-name={}"
+JOBSET_SELECTOR = "jobset.sigs.k8s.io/jobset-name={}"
+TOPOLOGY_QUEUE, PLAIN_QUEUE = f"{POOL}-queue", f"{POOL}-plain"
+KINDS = (
+    kinds.TOPOLOGIES,
+    kinds.FLAVORS,
+    kinds.COHORTS,
+    kinds.CLUSTER_QUEUES,
+    kinds.LOCAL_QUEUES,
+    kinds.WORKLOAD_PRIORITY_CLASSES,
+    kinds.WORKLOADS,
+)
+
+
+def host(name: str, pods: int = 1) -> Place:
+    return f"{POOL}-{name}", pods
+
+
+@dataclass
+class Plane:
+    """The control plane, and what was on it before Rackgate started."""
+
+    playground: Playground
+    crds: list[str]
+    before: dict[str, Any] = field(default_factory=dict)
+
+
+def crd_files() -> list[str]:
+    done = subprocess.run(
+        [shutil.which("go") or "go", "mod", "download", "-json", MODULE],
+        cwd=Path(__file__).parent / "kueue_crds",
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=True,
+    )
+    folder = Path(json.loads(done.stdout)["Dir"]) / "config" / "components" / "crd" / "bases"
+    return [str(path) for path in sorted(folder.glob("kueue.x-k8s.io_*.yaml"))]
+
+
+def kueue_crds(plane: Plane) -> None:
+    """Install the CRDs of Kueue in place of those of Rackgate."""
+    files = [word for path in plane.crds for word in ("-f", path)]
+    apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=kueue-install")
+    plane.playground.run("kubectl", *apply, *files)
+    plane.playground.run("kubectl", "wait", "--for=condition=Established", "--timeout=60s", *files)
+
+
+async def queues(cluster: Cluster) -> None:
+    await cluster.add_queue("queue", quota={"cpu": "60"}, cohortName=POOL)
+    await cluster.add_queue("plain", quota={"cpu": "4"}, topology=False)
+    cohort = {"apiVersion": names.API_VERSION, "kind": "Cohort", "metadata": {"name": POOL}}
+    await cluster.create(kinds.COHORTS, {**cohort, "spec": {}})
+    for kind, name in (
+        (kinds.TOPOLOGIES, TOPOLOGY_QUEUE),
+        (kinds.FLAVORS, TOPOLOGY_QUEUE),
+        (kinds.FLAVORS, PLAIN_QUEUE),
+        (kinds.CLUSTER_QUEUES, TOPOLOGY_QUEUE),
+        (kinds.CLUSTER_QUEUES, PLAIN_QUEUE),
+    ):
+        await cluster.merge(kind, name, {"metadata": {"finalizers": [FINALIZER]}})
+
+
+def suspended(name: str, count: int, **more: Any) -> Object:
+    """A Job as the webhook of Kueue leaves it."""
+    return job(name, count, **{**more, "spec": {"suspend": True, **more.get("spec", {})}})
+
+
+async def run_job(
+    kueue: KueueControllers,
+    manifest: Object,
+    places: list[Place],
+    *,
+    name: str = "",
+    extra: str = "",
+    annotations: dict[str, str] | None = None,
+    gated: int = 0,
+) -> None:
+    """Kueue admits a Job, starts it, and ungates its pods, except the last `gated` ones."""
+    cluster = kueue.cluster
+    found = await cluster.create(kinds.JOBS, manifest)
+    parts = parts_of_job(found, places)
+    workload = await kueue.create_workload(
+        kinds.JOBS, found, parts, name=name, extra=extra, annotations=annotations
+    )
+    waits = condition("PodsReady", "False", "WaitForStart", "Not all pods are ready or succeeded")
+    workload = await kueue.admit(workload, parts, waits)
+    flavor = await cluster.get(kinds.FLAVORS, kueue.flavor)
+    await kueue.start(kinds.JOBS, found, workload, parts, flavor["spec"]["nodeLabels"])
+    selector, count = JOB_SELECTOR.format(manifest["metadata"]["name"]), parts[0].count
+    if places:
+        await kueue.ungate(selector, "main", places, gated=gated)
+    await bound_pods(cluster, selector, count - gated)
+    if not gated:
+        await ready(kueue, workload, parts)
+
+
+async def ready(kueue: KueueControllers, workload: Object, parts: list[Part]) -> None:
+    said = condition("PodsReady", "True", "Started", "All pods reached readiness")
+    await kueue.admit(workload, parts, said)
+
+
+async def elastic_job(kueue: KueueControllers) -> None:
+    """A Job that was scaled from one pod to two: the old slice is Finished, the new one admitted."""
+    cluster = kueue.cluster
+    gated = {"schedulingGates": [ELASTIC_GATE]}
+    manifest = suspended("elastic", 2, queue="elastic", annotations=None, pod=gated)
+    manifest["metadata"]["annotations"] = dict(ELASTIC_MARK)
+    found = await cluster.create(kinds.JOBS, manifest)
+    parts = parts_of_job(found)
+    (one,) = parts
+    first = await kueue.create_workload(
+        kinds.JOBS,
+        found,
+        [Part("main", 1, one.template, one.request)],
+        extra="1",
+        annotations={**ELASTIC_MARK},
+        finalizers=(),
+    )
+    replaced = condition("Finished", "True", "WorkloadSliceReplaced", "Replaced to accommodate")
+    old = await kueue.admit(first, [Part("main", 1, one.template, one.request)], replaced)
+    origin = {f"{names.GROUP}/workload-slice-name": old["metadata"]["name"]}
+    replaces = {
+        f"{names.GROUP}/workload-slice-replacement-for": f"{TEAM}/{old['metadata']['name']}"
+    }
+    workload = await kueue.create_workload(
+        kinds.JOBS, found, parts, extra="2", annotations={**ELASTIC_MARK, **origin, **replaces}
+    )
+    workload = await kueue.admit(workload, parts)
+    flavor = await cluster.get(kinds.FLAVORS, kueue.flavor)
+    await kueue.start(kinds.JOBS, found, workload, parts, flavor["spec"]["nodeLabels"])
+    places = [host("23-1", 2)]
+    await kueue.ungate(JOB_SELECTOR.format("elastic"), "main", places, gate=ELASTIC_GATE)
+    await bound_pods(cluster, JOB_SELECTOR.format("elastic"), 2)
+    await ready(kueue, workload, parts)
+
+
+async def jobset_and_raycluster(kueue: KueueControllers) -> None:
+    cluster = kueue.cluster
+    places = {"driver": [host("13-1")], "workers": [host("13-1"), host("13-2")]}
+    parts = [replicated_job("driver", 1, cpu="1"), replicated_job("workers", 2, cpu="2")]
+    found = await cluster.create(kinds.JOBSETS, jobset("set", parts, suspend=True))
+    await run_composite(kueue, kinds.JOBSETS, found, parts_of_jobset(found, places))
+    ray_places = {"head": [host("21-1")], "small": [host("21-1"), host("21-2")]}
+    groups = [worker_group("small", 2, cpu="2")]
+    found = await cluster.create(kinds.RAY_CLUSTERS, raycluster("ray", groups, suspend=True))
+    await run_composite(kueue, kinds.RAY_CLUSTERS, found, parts_of_raycluster(found, ray_places))
+    await ray_state(cluster, "ray", "ready")
+
+
+async def run_composite(
+    kueue: KueueControllers, kind: Resource, found: Object, parts: list[Part]
+) -> None:
+    workload = await kueue.create_workload(kind, found, parts)
+    workload = await kueue.admit(workload, parts)
+    flavor = await kueue.cluster.get(kinds.FLAVORS, kueue.flavor)
+    await kueue.start(kind, found, workload, parts, flavor["spec"]["nodeLabels"])
+    name = found["metadata"]["name"]
+    selector = (
+        JOBSET_SELECTOR if kind is kinds.JOBSETS else f"{names.RAY_CLUSTER_LABEL}={{}}"
+    ).format(name)
+    for part in parts:
+        await kueue.ungate(selector, part.name, part.places)
+    await bound_pods(kueue.cluster, selector, sum(part.count for part in parts))
+    await ready(kueue, workload, parts)
+
+
+async def waiting(kueue: KueueControllers) -> None:
+    """Three Jobs that wait for the quota of `occupant`, in an order that their names do not have."""
+    for name in ("zz-first", "yy-second", "aa-evicted"):
+        found = await kueue.cluster.create(kinds.JOBS, suspended(name, 1, queue="plain"))
+        parts = parts_of_job(found)
+        workload = await kueue.create_workload(kinds.JOBS, found, parts)
+        said = [
+            condition(
+                "QuotaReserved",
+                "False",
+                "WaitingForQuota",
+                "couldn't assign flavors to pod set main: insufficient unused quota for cpu",
+            )
+        ]
+        status: Object = {
+            "conditions": said,
+            "resourceRequests": [{"name": "main", "resources": {"cpu": "4"}}],
+        }
+        if name == "aa-evicted":
+            said += [
+                condition("Evicted", "True", "PodsReadyTimeout", "Exceeded the PodsReady timeout"),
+                condition("Admitted", "False", "NoReservation", "The workload has no reservation"),
+                condition("Requeued", "True", "BackoffFinished", "The backoff finished"),
+                condition("PodsReady", "False", "WaitForStart", "Not all pods are ready"),
+            ]
+            status["requeueState"] = {"count": 1}
+            status["schedulingStats"] = {
+                "evictions": [
+                    {"reason": "PodsReadyTimeout", "underlyingCause": "WaitForStart", "count": 1}
+                ]
+            }
+        await kueue.apply_status(workload, status)
+        created = workload["metadata"]["creationTimestamp"]
+
+        async def later(created: str = created) -> bool:  # times have whole seconds
+            return timestamp() > created
+
+        await until("the next second begins", later)
+
+
+async def done(kueue: KueueControllers) -> None:
+    """A Job that has ended under Kueue, which removes its finalizer then."""
+    await run_job(kueue, suspended("done", 1, queue="elastic", run_seconds=0.0), [])
+    found = await until("the Job ends", lambda: completed(kueue.cluster, "done"))
+    workload = await kueue.cluster.workload_of("done")
+    parts = parts_of_job(found)
+    finished = condition("Finished", "True", "Succeeded", "Job finished successfully")
+    ran = condition("PodsReady", "True", "Started", "All pods reached readiness")
+    await kueue.admit(workload, parts, ran, finished)
+    name = workload["metadata"]["name"]
+    await kueue.cluster.merge(kinds.WORKLOADS, name, {"metadata": {"finalizers": None}})
+
+
+async def completed(cluster: Cluster, name: str) -> Object | None:
+    found = await cluster.get(kinds.JOBS, name)
+    ended = [one["type"] for one in found.get("status", {}).get("conditions", ())]
+    return found if "Complete" in ended else None
+
+
+async def as_kueue_leaves_it(plane: Plane) -> None:
+    async with plane.playground.client() as client:
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}}
+        await client.create(kinds.NAMESPACES.path(), json.dumps(space).encode())
+        cluster = Cluster(client, TEAM, POOL)
+        await add_nodes(cluster)
+        await queues(cluster)
+        await cluster.add_queue("elastic", quota={"cpu": "20"}, topology=False)
+        topology = KueueControllers(cluster, TOPOLOGY_QUEUE, TOPOLOGY_QUEUE)
+        plain = KueueControllers(cluster, PLAIN_QUEUE, PLAIN_QUEUE)
+        elastic = KueueControllers(cluster, f"{POOL}-elastic", f"{POOL}-elastic")
+        rack = [host("11-1"), host("11-2")]
+        await run_job(topology, suspended("running", 2, required=RACK), rack)
+        places = [host("12-1", 2), host("12-2", 2)]
+        await run_job(topology, suspended("starting", 4), places, gated=2)
+        labels = {f"{names.GROUP}/prebuilt-workload-name": "made-by-hand"}
+        one = suspended("prebuilt", 1, labels=labels, cpu="1")
+        await run_job(topology, one, [host("11-1")], name="made-by-hand")
+        await run_job(plain, suspended("occupant", 1, queue="plain"), [])
+        await elastic_job(elastic)
+        await jobset_and_raycluster(topology)
+        await waiting(plain)
+        await done(elastic)
+        plane.before = await seen(cluster)
+
+
+async def add_nodes(cluster: Cluster) -> None:
+    for one in fx_a_nodes(POOL):
+        await cluster.create(kinds.NODES, one)
+
+
+async def seen(cluster: Cluster) -> dict[str, Any]:
+    """What a takeover must not change."""
+    jobs = {
+        f"{kind.kind} {one['metadata']['name']}": {
+            "spec": one["spec"],
+            "uid": one["metadata"]["uid"],
+        }
+        for kind in (kinds.JOBS, kinds.JOBSETS, kinds.RAY_CLUSTERS)
+        for one in await cluster.list_all(kind)
+    }
+    pods = {
+        one["metadata"]["name"]: (one["metadata"]["uid"], one["spec"].get("nodeName"))
+        for one in await cluster.list_all(kinds.PODS)
+        if one["spec"].get("nodeName")
+    }
+    workloads = {
+        one["metadata"]["name"]: {
+            "uid": one["metadata"]["uid"],
+            "created": one["metadata"]["creationTimestamp"],
+            "admission": one["status"].get("admission"),
+            "evicted": [said for said in one["status"]["conditions"] if said["type"] == "Evicted"],
+        }
+        for one in await cluster.list_all(kinds.WORKLOADS)
+    }
+    return {"jobs": jobs, "pods": pods, "workloads": workloads}
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    state = tmp_path_factory.mktemp("takeover") / "state"
+    playground = start_playground(state, nodes=0, services=(), operators=("jobset", "kuberay"))
+    found = Plane(playground, crd_files())
+    try:
+        # Of Rackgate, only CRDs and operators are left; Kueue's CRDs replace the first.
+        playground.run("uninstall", "--yes")
+        kueue_crds(found)
+        asyncio.run(as_kueue_leaves_it(found))
+        gates = f"{ELASTIC_JOBS}=true,{ELASTIC_INDEXED_JOBS}=true"
+        options = ("--nodes", "0", "--services", ",".join(SERVICES), "--feature-gates", gates)
+        rackgate("up", "--state", str(state), *options, limit_s=600)
+        yield found
+    finally:
+        playground.stop()
+
+
+@pytest.fixture
+async def taken(plane: Plane) -> AsyncIterator[Cluster]:
+    async with plane.playground.client() as client:
+        yield Cluster(client, TEAM, POOL)
+
+
+def unchanged(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What differs of the objects that were there before."""
+    return [
+        f"{part} {name}: {was} -> {now[part].get(name)}"
+        for part, listed in before.items()
+        for name, was in listed.items()
+        if now[part].get(name) != was
+    ]
+
+
+async def test_nothing_that_runs_is_touched_and_the_half_started_job_is_released(
+    plane: Plane, taken: Cluster
+) -> None:
+    await bound_pods(taken, JOB_SELECTOR.format("starting"), 4)
+    # A new Job has gone through all services, so they have seen the others.
+    await taken.submit("new", 1, cpu="1")
+    await taken.bound("new", 1)
+    await taken.condition("starting", "PodsReady", "True")
+    placed = await taken.bound("starting", 4)
+    hosts = sorted(pod["spec"]["nodeName"] for pod in placed)
+    assert hosts == sorted(
+        name for name, count in (host("12-1", 2), host("12-2", 2)) for _ in range(count)
+    )
+    differs = unchanged(plane.before, await seen(taken))
+    assert not differs, "\n".join(differs)
