@@ -7,6 +7,7 @@ its controllers, while the operators of jobs run. Then Rackgate starts.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ from rackgate.api.resources import Resource
 from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, raycluster, replicated_job, worker_group
-from tests.support.composite_views import bound_pods, ray_state
+from tests.support.composite_views import bound_pods, ray_selector, ray_state
 from tests.support.kueue_writes import (
     ELASTIC,
     ELASTIC_GATE,
@@ -36,6 +37,7 @@ from tests.support.kueue_writes import (
     parts_of_jobset,
     parts_of_raycluster,
     timestamp,
+    used_cpu,
 )
 from tests.support.objects import RACK, Object, fx_a_nodes, job
 from tests.support.playground import SERVICES, Playground, rackgate, start_playground
@@ -123,6 +125,7 @@ async def run_job(
     extra: str = "",
     annotations: dict[str, str] | None = None,
     gated: int = 0,
+    ends: bool = False,
 ) -> None:
     """Kueue admits a Job, starts it, and ungates its pods, except the last `gated` ones."""
     cluster = kueue.cluster
@@ -135,6 +138,8 @@ async def run_job(
     workload = await kueue.admit(workload, parts, waits)
     flavor = await cluster.get(kinds.FLAVORS, kueue.flavor)
     await kueue.start(kinds.JOBS, found, workload, parts, flavor["spec"]["nodeLabels"])
+    if ends:
+        return
     selector, count = JOB_SELECTOR.format(manifest["metadata"]["name"]), parts[0].count
     if places:
         await kueue.ungate(selector, "main", places, gated=gated)
@@ -149,7 +154,7 @@ async def ready(kueue: KueueControllers, workload: Object, parts: list[Part]) ->
 
 
 async def elastic_job(kueue: KueueControllers) -> None:
-    """A Job that was scaled from one pod to two: the old slice is Finished, the new one admitted."""
+    """A Job that was scaled from one pod to two: one slice is Finished, the next one admitted."""
     cluster = kueue.cluster
     gated = {"schedulingGates": [ELASTIC_GATE]}
     manifest = suspended("elastic", 2, queue="elastic", annotations=None, pod=gated)
@@ -185,7 +190,7 @@ async def elastic_job(kueue: KueueControllers) -> None:
 
 async def jobset_and_raycluster(kueue: KueueControllers) -> None:
     cluster = kueue.cluster
-    places = {"driver": [host("13-1")], "workers": [host("13-1"), host("13-2")]}
+    places = {"driver": [host("23-2")], "workers": [host("23-2", 2)]}
     parts = [replicated_job("driver", 1, cpu="1"), replicated_job("workers", 2, cpu="2")]
     found = await cluster.create(kinds.JOBSETS, jobset("set", parts, suspend=True))
     await run_composite(kueue, kinds.JOBSETS, found, parts_of_jobset(found, places))
@@ -214,7 +219,7 @@ async def run_composite(
 
 
 async def waiting(kueue: KueueControllers) -> None:
-    """Three Jobs that wait for the quota of `occupant`, in an order that their names do not have."""
+    """Three Jobs that wait for the quota of `occupant`, not in the order of their names."""
     for name in ("zz-first", "yy-second", "aa-evicted"):
         found = await kueue.cluster.create(kinds.JOBS, suspended(name, 1, queue="plain"))
         parts = parts_of_job(found)
@@ -255,7 +260,7 @@ async def waiting(kueue: KueueControllers) -> None:
 
 async def done(kueue: KueueControllers) -> None:
     """A Job that has ended under Kueue, which removes its finalizer then."""
-    await run_job(kueue, suspended("done", 1, queue="elastic", run_seconds=0.0), [])
+    await run_job(kueue, suspended("done", 1, queue="elastic", run_seconds=0.0), [], ends=True)
     found = await until("the Job ends", lambda: completed(kueue.cluster, "done"))
     workload = await kueue.cluster.workload_of("done")
     parts = parts_of_job(found)
@@ -286,7 +291,7 @@ async def as_kueue_leaves_it(plane: Plane) -> None:
         rack = [host("11-1"), host("11-2")]
         await run_job(topology, suspended("running", 2, required=RACK), rack)
         places = [host("12-1", 2), host("12-2", 2)]
-        await run_job(topology, suspended("starting", 4), places, gated=2)
+        await run_job(topology, suspended("starting", 4, cpu="2"), places, gated=2)
         labels = {f"{names.GROUP}/prebuilt-workload-name": "made-by-hand"}
         one = suspended("prebuilt", 1, labels=labels, cpu="1")
         await run_job(topology, one, [host("11-1")], name="made-by-hand")
@@ -322,6 +327,10 @@ async def seen(cluster: Cluster) -> dict[str, Any]:
         one["metadata"]["name"]: {
             "uid": one["metadata"]["uid"],
             "created": one["metadata"]["creationTimestamp"],
+            "deleted": one["metadata"].get("deletionTimestamp"),
+            "finished": [
+                said for said in one["status"]["conditions"] if said["type"] == "Finished"
+            ],
             "admission": one["status"].get("admission"),
             "evicted": [said for said in one["status"]["conditions"] if said["type"] == "Evicted"],
         }
@@ -379,3 +388,100 @@ async def test_nothing_that_runs_is_touched_and_the_half_started_job_is_released
     )
     differs = unchanged(plane.before, await seen(taken))
     assert not differs, "\n".join(differs)
+
+
+async def test_the_usage_of_admitted_workloads_is_kept(plane: Plane, taken: Cluster) -> None:
+    expected: dict[str, int] = {}
+    for workload in plane.before["workloads"].values():
+        admission = workload["admission"]
+        if admission is not None and not workload["finished"]:
+            total = sum(int(one["resourceUsage"]["cpu"]) for one in admission["podSetAssignments"])
+            queue = admission["clusterQueue"]
+            expected[queue] = expected.get(queue, 0) + total
+    expected[TOPOLOGY_QUEUE] += 1  # the new Job
+    for queue, total in expected.items():
+
+        async def counted(queue: str = queue, total: int = total) -> bool:
+            found = await taken.get(kinds.CLUSTER_QUEUES, queue)
+            return used_cpu(found["status"]) == str(total)
+
+        await until(f"{queue} uses {total}", counted)
+    told = await asyncio.to_thread(plane.playground.run, "invariants")
+    assert "0 violations" in told or "no violation" in told.lower(), told
+
+
+async def test_those_that_wait_are_admitted_in_their_order_when_quota_is_released(
+    plane: Plane, taken: Cluster
+) -> None:
+    async def admitted(name: str) -> bool:
+        workload = await taken.workload_of(name)
+        return workload["status"].get("admission") is not None
+
+    order = ("occupant", "zz-first", "yy-second", "aa-evicted")
+    for ends, follows in itertools.pairwise(order):
+        assert not await admitted(follows)
+        await taken.bound(ends, 1)
+        await taken.finish(ends)
+        await taken.condition(ends, "Finished", "True", "Succeeded")
+        await taken.bound(follows, 1)
+    found = await taken.workload_of("aa-evicted")
+    assert found["metadata"]["uid"] in {one["uid"] for one in plane.before["workloads"].values()}
+
+
+async def test_each_job_that_ran_before_ends_normally_and_releases_its_quota(
+    taken: Cluster,
+) -> None:
+    for name in ("running", "starting", "prebuilt", "elastic"):
+        await taken.finish(name)
+        await taken.condition(name, "Finished", "True", "Succeeded")
+        workload = await taken.workload_of(name)
+        assert FINALIZER not in workload["metadata"].get("finalizers", ())
+    for pod in await taken.list_all(kinds.PODS, labelSelector=JOBSET_SELECTOR.format("set")):
+        change = {"metadata": {"annotations": {"rackgate.dev/run-seconds": "0"}}}
+        await taken.merge(kinds.PODS, pod["metadata"]["name"], change)
+    await taken.condition("set", "Finished", "True", "Succeeded")
+
+
+async def test_a_raycluster_that_kueue_started_is_stopped_restored_and_started_again(
+    taken: Cluster,
+) -> None:
+    workload = await taken.workload_of("ray")
+    name = workload["metadata"]["name"]
+    await taken.merge(kinds.WORKLOADS, name, {"spec": {"active": False}})
+
+    async def restored() -> bool:
+        found = await taken.get(kinds.RAY_CLUSTERS, "ray")
+        return bool(found["spec"]["suspend"]) and f"{names.GROUP}/" not in json.dumps(found["spec"])
+
+    await until("the RayCluster is as its user wrote it", restored)
+    await taken.merge(kinds.WORKLOADS, name, {"spec": {"active": True}})
+    await ray_state(taken, "ray", "ready")
+    await bound_pods(taken, ray_selector("ray"), 3)
+
+
+async def test_kueue_can_read_everything_on_the_way_back(plane: Plane, taken: Cluster) -> None:
+    """The schemas of Kueue accept each object that Rackgate wrote, without a field too many."""
+    written = {kind: await taken.list_all(kind) for kind in KINDS}
+    for service in SERVICES:
+        await asyncio.to_thread(plane.playground.run, "stop", service)
+    await asyncio.to_thread(plane.playground.run, "uninstall", "--yes")
+    await asyncio.to_thread(kueue_crds, plane)
+    strict = {"dryRun": "All", "fieldValidation": "Strict"}
+    for kind, listed in written.items():
+        for one in listed:
+            meta = one["metadata"]
+            now = await taken.get(kind, meta["name"])
+            body = {**one, "apiVersion": kind.api_version, "kind": kind.kind}
+            body["metadata"] = {**meta, "resourceVersion": now["metadata"]["resourceVersion"]}
+            namespace = taken.namespace if kind.namespaced else None
+            path = kind.path(namespace, meta["name"])
+            await taken.client.replace(path, json.dumps(body).encode(), strict)
+            if "status" in one:
+                await taken.client.replace(f"{path}/status", json.dumps(body).encode(), strict)
+            ours = [
+                key
+                for part in ("labels", "annotations")
+                for key in meta.get(part, {})
+                if "rackgate" in key
+            ]
+            assert ours == [], f"{kind.kind} {meta['name']}"

@@ -1,8 +1,8 @@
 """Objects as the controllers of Kueue 0.19 write them, with its field managers and in its order.
 
-`KueueControllers` acts on a control plane without Rackgate as Kueue's controllers do: it creates the
-Workload of a job, admits it, starts the job, and removes the gates of its pods. The operators of
-Kubernetes, JobSet and KubeRay do the rest. The shapes are checked by the CRDs of Kueue in the test.
+`KueueControllers` acts on a control plane without Rackgate as Kueue's controllers do: it creates
+the Workload of a job, admits it, starts the job, and removes the gates of its pods. The operators
+of Kubernetes, JobSet and KubeRay do the rest. The CRDs of Kueue check the shapes in the test.
 """
 
 from __future__ import annotations

@@ -36,7 +36,13 @@ from rackgate_assigner.jobs.patches import (
     reserved_spec_ops,
     spec_ops,
 )
-from rackgate_assigner.jobs.state import GangTimedOut, JobState, nesting_differs, workload_name_of
+from rackgate_assigner.jobs.state import (
+    GangTimedOut,
+    JobState,
+    nesting_differs,
+    own_workload,
+    workload_name_of,
+)
 from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload.execution_time import ExecutionTime
 from rackgate_assigner.workload.pods_ready_timeout import TimedOut
@@ -258,13 +264,14 @@ def plan_job(job: JobLike, workloads: Sequence[Workload], job_state: JobState) -
         workloads: all Workloads whose controller is this job, by uid.
         job_state: see `JobState`.
     """
-    name = workload_name_of(job)
-    workload = next((w for w in workloads if w.metadata.name == name), None)
-    surplus = next((w for w in workloads if w.metadata.name != name), None)
+    workload = own_workload(job, workloads)
+    name = workload_name_of(job) if workload is None else workload.metadata.name
+    surplus = next((w for w in workloads if w is not workload), None)
     if surplus is not None and surplus.metadata.deletion_timestamp is None:
         return DeleteWorkload(surplus, f"the Workload of this {job_state.kind} is {name}")
     if surplus is not None and names.IN_USE_FINALIZER in surplus.metadata.finalizers:
-        if job_state.live_pods and surplus.status.admission is not None:
+        holds = surplus.status.admission is not None
+        if job_state.live_pods and holds and not surplus.is_true(WorkloadCondition.FINISHED):
             return _wait_for_pods(job_state.live_pods)
         return ReleaseFinalizer(surplus)
     if workload is None:

@@ -31,6 +31,7 @@ from rackgate.jobframework.podsets import (
     describe_running_change,
     group_errors,
     name_errors,
+    original_templates,
     podset_json,
 )
 from rackgate.jobframework.raycluster.wire import RayCluster
@@ -250,7 +251,7 @@ class RayClusterJob(GenericJob[RayCluster]):
         self, podsets: Sequence[Mapping[str, Any]], workload: Workload, *, elastic: bool
     ) -> str | None:
         """Another template or worker group in any case; another size unless it is elastic."""
-        change = describe_running_change(workload, podsets)
+        change = describe_running_change(workload, _as_stored(podsets, workload))
         if change is not None:
             return f"the running RayCluster was changed: {change}"
         if elastic:
@@ -263,6 +264,21 @@ class RayClusterJob(GenericJob[RayCluster]):
                     f'podset "{name}" requests {asked} pods, {admitted.get(name, 0)} were admitted'
                 )
         return None
+
+
+def _as_stored(podsets: Sequence[Mapping[str, Any]], workload: Workload) -> list[Mapping[str, Any]]:
+    """The PodSets without containers of KubeRay that the Workload lacks: one of Kueue has none."""
+    templates = original_templates(workload)
+    added = {"containers": _SIDECAR, "initContainers": _WAIT}
+    found: list[Mapping[str, Any]] = []
+    for podset in podsets:
+        stored = section(templates.get(podset["name"], {}), "spec")
+        spec = dict(section(podset["template"], "spec"))
+        for field, name in added.items():
+            if all(one.get("name") != name for one in items(stored, field)):
+                spec[field] = [one for one in items(spec, field) if one.get("name") != name]
+        found.append({**podset, "template": {**podset["template"], "spec": spec}})
+    return found
 
 
 def _worker_groups(cluster: Manifest) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
