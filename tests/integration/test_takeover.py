@@ -24,7 +24,7 @@ from rackgate.api.resources import Resource
 from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, raycluster, replicated_job, worker_group
-from tests.support.composite_views import bound_pods, ray_selector, ray_state
+from tests.support.composite_views import bound_pods, conditions, ray_selector, ray_state
 from tests.support.kueue_writes import (
     ELASTIC,
     ELASTIC_GATE,
@@ -262,6 +262,7 @@ async def done(kueue: KueueControllers) -> None:
     """A Job that has ended under Kueue, which removes its finalizer then."""
     await run_job(kueue, suspended("done", 1, queue="elastic", run_seconds=0.0), [], ends=True)
     found = await until("the Job ends", lambda: completed(kueue.cluster, "done"))
+    assert found is not None
     workload = await kueue.cluster.workload_of("done")
     parts = parts_of_job(found)
     finished = condition("Finished", "True", "Succeeded", "Job finished successfully")
@@ -269,6 +270,17 @@ async def done(kueue: KueueControllers) -> None:
     await kueue.admit(workload, parts, ran, finished)
     name = workload["metadata"]["name"]
     await kueue.cluster.merge(kinds.WORKLOADS, name, {"metadata": {"finalizers": None}})
+
+
+async def foreign(kueue: KueueControllers) -> None:
+    """An admitted Workload of an object of a kind that Rackgate does not manage."""
+    labels = {names.QUEUE_LABEL: "queue"}
+    owner: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "foreign"}}
+    owner["metadata"]["labels"] = labels
+    found = await kueue.cluster.create(kinds.CONFIG_MAPS, owner)
+    parts = [Part("main", 1, job("foreign", 1, cpu="3")["spec"]["template"])]
+    workload = await kueue.create_workload(kinds.CONFIG_MAPS, found, parts)
+    await kueue.admit(workload, parts)
 
 
 async def completed(cluster: Cluster, name: str) -> Object | None:
@@ -298,6 +310,7 @@ async def as_kueue_leaves_it(plane: Plane) -> None:
         await run_job(plain, suspended("occupant", 1, queue="plain"), [])
         await elastic_job(elastic)
         await jobset_and_raycluster(topology)
+        await foreign(topology)
         await waiting(plain)
         await done(elastic)
         plane.before = await seen(cluster)
@@ -407,7 +420,7 @@ async def test_the_usage_of_admitted_workloads_is_kept(plane: Plane, taken: Clus
 
         await until(f"{queue} uses {total}", counted)
     told = await asyncio.to_thread(plane.playground.run, "invariants")
-    assert "0 violations" in told or "no violation" in told.lower(), told
+    assert "no breach" in told
 
 
 async def test_those_that_wait_are_admitted_in_their_order_when_quota_is_released(
@@ -428,14 +441,42 @@ async def test_those_that_wait_are_admitted_in_their_order_when_quota_is_release
     assert found["metadata"]["uid"] in {one["uid"] for one in plane.before["workloads"].values()}
 
 
+async def test_an_elastic_job_is_resized_and_a_prebuilt_workload_is_stopped_and_started_again(
+    taken: Cluster,
+) -> None:
+    """They keep the Workloads that Kueue named."""
+    change = {"spec": {"parallelism": 3, "completions": 3}}
+    await taken.merge(kinds.JOBS, "elastic", change)
+    await taken.bound("elastic", 3)
+    await taken.merge(kinds.WORKLOADS, "made-by-hand", {"spec": {"active": False}})
+
+    async def stopped() -> bool:
+        found = await taken.get(kinds.JOBS, "prebuilt")
+        template = json.dumps(found["spec"]["template"])
+        return bool(found["spec"]["suspend"]) and f"{names.GROUP}/" not in template
+
+    await until("the Job is as its user wrote it", stopped)
+    await taken.merge(kinds.WORKLOADS, "made-by-hand", {"spec": {"active": True}})
+    await taken.bound("prebuilt", 1)
+    assert (await taken.workload_of("prebuilt"))["metadata"]["name"] == "made-by-hand"
+
+
 async def test_each_job_that_ran_before_ends_normally_and_releases_its_quota(
     taken: Cluster,
 ) -> None:
     for name in ("running", "starting", "prebuilt", "elastic"):
         await taken.finish(name)
-        await taken.condition(name, "Finished", "True", "Succeeded")
-        workload = await taken.workload_of(name)
-        assert FINALIZER not in workload["metadata"].get("finalizers", ())
+
+        async def ended(name: str = name) -> bool:
+            found = [
+                one
+                for one in await taken.list_all(kinds.WORKLOADS)
+                if one["metadata"]["ownerReferences"][0]["name"] == name
+                and conditions(one)["Finished"]["reason"] == "Succeeded"
+            ]
+            return bool(found) and FINALIZER not in found[0]["metadata"].get("finalizers", ())
+
+        await until(f"the Workload of {name} is Finished and has no finalizer", ended)
     for pod in await taken.list_all(kinds.PODS, labelSelector=JOBSET_SELECTOR.format("set")):
         change = {"metadata": {"annotations": {"rackgate.dev/run-seconds": "0"}}}
         await taken.merge(kinds.PODS, pod["metadata"]["name"], change)

@@ -265,7 +265,9 @@ def _install(components: Sequence[str], gates: Sequence[str]) -> Step:
             " deploy/rackgate-$service; done",
         ),
         "all rollouts end",
-        "rackgate uninstall --yes keeps CRDs, queues and Workloads. Then apply the CRDs of Kueue"
+        "wait until RayClusters that Rackgate admitted and elastic jobs that it resized have ended:"
+        " Kueue would stop and queue them again. rackgate uninstall --yes keeps CRDs, queues,"
+        " Workloads and running jobs. Then apply the CRDs of Kueue"
         " with --server-side --force-conflicts, kubectl apply -f webhooks.yaml -f apiservices.yaml,"
         " and scale the Deployment of Kueue back",
     )

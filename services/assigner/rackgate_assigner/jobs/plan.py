@@ -266,14 +266,10 @@ def plan_job(job: JobLike, workloads: Sequence[Workload], job_state: JobState) -
     """
     workload = own_workload(job, workloads)
     name = workload_name_of(job) if workload is None else workload.metadata.name
-    surplus = next((w for w in workloads if w is not workload), None)
-    if surplus is not None and surplus.metadata.deletion_timestamp is None:
-        return DeleteWorkload(surplus, f"the Workload of this {job_state.kind} is {name}")
-    if surplus is not None and names.IN_USE_FINALIZER in surplus.metadata.finalizers:
-        holds = surplus.status.admission is not None
-        if job_state.live_pods and holds and not surplus.is_true(WorkloadCondition.FINISHED):
-            return _wait_for_pods(job_state.live_pods)
-        return ReleaseFinalizer(surplus)
+    others = [found for found in workloads if found is not workload]
+    action = next((act for found in others if (act := _plan_surplus(found, name, job_state))), None)
+    if action is not None:
+        return action
     if workload is None:
         return _plan_without_workload(job, name, job_state)
     if workload.metadata.deletion_timestamp is not None:
@@ -285,6 +281,21 @@ def plan_job(job: JobLike, workloads: Sequence[Workload], job_state: JobState) -
     if workload.is_true(WorkloadCondition.FINISHED):
         return _plan_finished_workload(job, workload, job_state)
     return _plan_active_workload(job, workload, job_state)
+
+
+def _plan_surplus(workload: Workload, name: str, job_state: JobState) -> Action | None:
+    """What happens to a Workload that the job does not need; None if nothing.
+
+    Slices of Kueue that were replaced are Finished: they stay until their job is deleted.
+    """
+    finished = workload.is_true(WorkloadCondition.FINISHED)
+    if not finished and workload.metadata.deletion_timestamp is None:
+        return DeleteWorkload(workload, f"the Workload of this {job_state.kind} is {name}")
+    if names.IN_USE_FINALIZER not in workload.metadata.finalizers:
+        return None
+    if not finished and job_state.live_pods and workload.status.admission is not None:
+        return _wait_for_pods(job_state.live_pods)
+    return ReleaseFinalizer(workload)
 
 
 def plan_unmanaged_job(job: JobLike, workload: Workload, job_state: JobState) -> Action:
