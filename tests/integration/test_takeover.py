@@ -11,6 +11,7 @@ import itertools
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +74,7 @@ class Plane:
     playground: Playground
     crds: list[str]
     before: dict[str, Any] = field(default_factory=dict)
+    check: tuple[int, Object] = (0, {})
 
 
 def crd_files() -> list[str]:
@@ -352,6 +354,15 @@ async def seen(cluster: Cluster) -> dict[str, Any]:
     return {"jobs": jobs, "pods": pods, "workloads": workloads}
 
 
+def check(state: Path) -> tuple[int, Object]:
+    """Exit code and report of `rackgate migrate check`."""
+    command = [sys.executable, "-m", "rackgate_cli", "migrate", "check", "-o", "json"]
+    done = subprocess.run(
+        [*command, "--state", str(state)], capture_output=True, text=True, timeout=240, check=False
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     state = tmp_path_factory.mktemp("takeover") / "state"
@@ -362,6 +373,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
         playground.run("uninstall", "--yes")
         kueue_crds(found)
         asyncio.run(as_kueue_leaves_it(found))
+        found.check = check(state)
         gates = f"{ELASTIC_JOBS}=true,{ELASTIC_INDEXED_JOBS}=true"
         options = ("--nodes", "0", "--services", ",".join(SERVICES), "--feature-gates", gates)
         rackgate("up", "--state", str(state), *options, limit_s=600)
@@ -384,6 +396,29 @@ def unchanged(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         for name, was in listed.items()
         if now[part].get(name) != was
     ]
+
+
+def test_the_check_names_each_object_and_what_blocks(plane: Plane) -> None:
+    code, report = plane.check
+    assert code == 3
+    items = {(one["kind"], one["name"]): one for one in report["items"]}
+    (blocking,) = [one for one in report["items"] if one["blocks"]]
+    assert blocking["kind"] == "Workload"
+    assert blocking["name"].startswith("configmap-foreign-")
+    assert {name for kind, name in items if kind == "Workload"} == set(plane.before["workloads"])
+    same = {
+        ("Topology", TOPOLOGY_QUEUE),
+        ("ResourceFlavor", TOPOLOGY_QUEUE),
+        ("Cohort", POOL),
+        ("LocalQueue", "queue"),
+        ("Job", "running"),
+        ("JobSet", "set"),
+        ("RayCluster", "ray"),
+    }
+    assert {items[one]["verdict"] for one in same} == {"same"}
+    assert items["ClusterQueue", TOPOLOGY_QUEUE]["verdict"] == "better"
+    (prebuilt,) = items["Job", "prebuilt"]["findings"]
+    assert prebuilt["path"] == f"metadata.labels[{names.GROUP}/prebuilt-workload-name]"
 
 
 async def test_nothing_that_runs_is_touched_and_the_half_started_job_is_released(
