@@ -47,7 +47,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 MODULE = "sigs.k8s.io/kueue"
 TEAM, POOL = "team", "taken"
-RUNNING = ("running", "prebuilt", "elastic", "occupant")  # Jobs
 ELASTIC_MARK = {ELASTIC: "true"}
 JOB_SELECTOR = "batch.kubernetes.io/job-name={}"
 JOBSET_SELECTOR = "jobset.sigs.k8s.io/jobset-name={}"
@@ -310,6 +309,7 @@ async def as_kueue_leaves_it(plane: Plane) -> None:
         one = suspended("prebuilt", 1, labels=labels, cpu="1")
         await run_job(topology, one, [host("11-1")], name="made-by-hand")
         await run_job(plain, suspended("occupant", 1, queue="plain"), [])
+        await run_job(elastic, suspended("failing", 1, queue="elastic"), [])
         await elastic_job(elastic)
         await jobset_and_raycluster(topology)
         await foreign(topology)
@@ -374,8 +374,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
         kueue_crds(found)
         asyncio.run(as_kueue_leaves_it(found))
         found.check = check(state)
-        gates = f"{ELASTIC_JOBS}=true,{ELASTIC_INDEXED_JOBS}=true"
-        options = ("--nodes", "0", "--services", ",".join(SERVICES), "--feature-gates", gates)
+        options = ("--nodes", "0", "--services", ",".join(SERVICES))
         rackgate("up", "--state", str(state), *options, limit_s=600)
         yield found
     finally:
@@ -415,8 +414,8 @@ def test_the_check_names_each_object_and_what_blocks(plane: Plane) -> None:
         ("JobSet", "set"),
         ("RayCluster", "ray"),
     }
-    assert {items[one]["verdict"] for one in same} == {"same"}
-    assert items["ClusterQueue", TOPOLOGY_QUEUE]["verdict"] == "better"
+    assert {items[one]["result"] for one in same} == {"same"}
+    assert items["ClusterQueue", TOPOLOGY_QUEUE]["result"] == "better"
     (prebuilt,) = items["Job", "prebuilt"]["findings"]
     assert prebuilt["path"] == f"metadata.labels[{names.GROUP}/prebuilt-workload-name]"
 
@@ -476,10 +475,32 @@ async def test_those_that_wait_are_admitted_in_their_order_when_quota_is_release
     assert found["metadata"]["uid"] in {one["uid"] for one in plane.before["workloads"].values()}
 
 
+@pytest.mark.parametrize("name", ["running", "failing"], ids=["topology", "quota alone"])
+async def test_a_pod_that_is_created_again_is_bound(taken: Cluster, name: str) -> None:
+    """Its template names the Workload, so the webhook gates it; the ungater releases it."""
+    before = await taken.pods_of(name)
+    count = len(before)
+    lost = before[0]
+    await taken.delete(kinds.PODS, lost["metadata"]["name"], grace_s=0)
+
+    async def replaced() -> bool:
+        pods = await taken.pods_of(name)
+        uids = {pod["metadata"]["uid"] for pod in pods if pod["spec"].get("nodeName")}
+        return len(uids) == count and lost["metadata"]["uid"] not in uids
+
+    await until("another pod is bound in its place", replaced)
+    hosts = sorted(pod["spec"]["nodeName"] for pod in await taken.pods_of("running"))
+    assert hosts == [f"{POOL}-11-1", f"{POOL}-11-2"]
+
+
 async def test_an_elastic_job_is_resized_and_a_prebuilt_workload_is_stopped_and_started_again(
-    taken: Cluster,
+    plane: Plane, taken: Cluster
 ) -> None:
     """They keep the Workloads that Kueue named."""
+    for service in SERVICES:
+        await asyncio.to_thread(plane.playground.run, "stop", service)
+    gates = f"{ELASTIC_JOBS}=true,{ELASTIC_INDEXED_JOBS}=true"
+    await asyncio.to_thread(plane.playground.run, "up", "--feature-gates", gates)
     change = {"spec": {"parallelism": 3, "completions": 3}}
     await taken.merge(kinds.JOBS, "elastic", change)
     await taken.bound("elastic", 3)
@@ -499,7 +520,7 @@ async def test_an_elastic_job_is_resized_and_a_prebuilt_workload_is_stopped_and_
 async def test_each_job_that_ran_before_ends_normally_and_releases_its_quota(
     taken: Cluster,
 ) -> None:
-    for name in ("running", "starting", "prebuilt", "elastic"):
+    for name in ("running", "starting", "prebuilt", "elastic", "failing"):
         await taken.finish(name)
 
         async def ended(name: str = name) -> bool:

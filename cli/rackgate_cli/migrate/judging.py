@@ -35,7 +35,7 @@ from rackgate.kueue_gates import KUEUE_GATES
 from rackgate_cli.kueue_config.table import SETTINGS, KueueSetting, Support
 from rackgate_cli.kueue_config.translate import leaves, setting_of
 from rackgate_cli.migrate.compatibility import FIELDS, KEYS, Outcome, Row
-from rackgate_cli.migrate.report import Finding, Item, Verdict, item_of
+from rackgate_cli.migrate.report import Finding, Item, Result, item_of
 
 Object = Mapping[str, Any]
 
@@ -46,21 +46,21 @@ _CONTROLLERS: Final = (names.MULTIKUEUE_CONTROLLER, names.PROVISIONING_CONTROLLE
 _QUEUE_ROW: Final = next(row for _, row in KEYS if row.name == names.QUEUE_LABEL)
 _COMPONENT: Final = re.compile(r"component\s+`(deploy/[a-z-]+)`")
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
-_VERDICTS: Final[Mapping[Outcome, Verdict]] = {
-    Outcome.SAME: Verdict.SAME,
-    Outcome.BETTER: Verdict.BETTER,
-    Outcome.DIFFERS: Verdict.DIFFERS,
-    Outcome.GATED: Verdict.DIFFERS,
-    Outcome.WARNED: Verdict.NOT_YET,
-    Outcome.REJECTED: Verdict.NOT_YET,
-    Outcome.NOT_WRITTEN: Verdict.SAME,
-    Outcome.LEFT: Verdict.SAME,
+_RESULTS: Final[Mapping[Outcome, Result]] = {
+    Outcome.SAME: Result.SAME,
+    Outcome.BETTER: Result.BETTER,
+    Outcome.DIFFERS: Result.DIFFERS,
+    Outcome.GATED: Result.DIFFERS,
+    Outcome.WARNED: Result.NOT_YET,
+    Outcome.REJECTED: Result.NOT_YET,
+    Outcome.NOT_WRITTEN: Result.SAME,
+    Outcome.LEFT: Result.SAME,
 }
-_SETTINGS: Final[Mapping[Support, Verdict]] = {
-    Support.SAME: Verdict.SAME,
-    Support.DIFFERS: Verdict.DIFFERS,
-    Support.NOT_NEEDED: Verdict.SAME,
-    Support.NOT_YET: Verdict.NOT_YET,
+_SETTINGS: Final[Mapping[Support, Result]] = {
+    Support.SAME: Result.SAME,
+    Support.DIFFERS: Result.DIFFERS,
+    Support.NOT_NEEDED: Result.SAME,
+    Support.NOT_YET: Result.NOT_YET,
 }
 # Templates of started jobs have what their start injected, of Kueue as of Rackgate.
 _INJECTED: Final = frozenset(row.name for _, row in KEYS if row.outcome is Outcome.REJECTED)
@@ -147,7 +147,7 @@ def _of_row(row: Row, path: str, *, blocks: bool = False) -> Finding:
     to_do = f"enable the feature gate {row.gate} of Rackgate" if row.gate else ""
     return Finding(
         path,
-        _VERDICTS[row.outcome],
+        _RESULTS[row.outcome],
         str(row.outcome),
         plain(row.note),
         to_do,
@@ -159,7 +159,7 @@ def _of_row(row: Row, path: str, *, blocks: bool = False) -> Finding:
 def _of_unsupported(found: Unsupported) -> Finding:
     return Finding(
         found.path,
-        Verdict.NOT_YET,
+        Result.NOT_YET,
         str(Outcome.WARNED),
         f"it has no effect: {found.instead}",
         "remove it, or accept what happens instead",
@@ -172,18 +172,18 @@ def _of_unsupported(found: Unsupported) -> Finding:
 def _kueue_object(kind: str, version: str, obj: Object, *, stored: bool) -> Iterator[Finding]:
     rows = FIELDS.get(kind)
     if rows is None:
-        yield Finding("kind", Verdict.NOT_YET, "", "Kueue has no such kind", "check the manifest")
+        yield Finding("kind", Result.NOT_YET, "", "Kueue has no such kind", "check the manifest")
         return
     if kind not in _SERVED:
         row = rows[0]
         note = f"{row.outcome}: {plain(row.note)}"
-        yield Finding("", Verdict.NOT_YET, str(row.outcome), note, "delete it", blocks=not stored)
+        yield Finding("", Result.NOT_YET, str(row.outcome), note, "delete it", blocks=not stored)
         return
     if version not in _SERVED[kind]:
         versions = ", ".join(sorted(_SERVED[kind]))
         yield Finding(
             "apiVersion",
-            Verdict.NOT_YET,
+            Result.NOT_YET,
             str(Outcome.REJECTED),
             f"the API server rejects {version[:30]} of {kind}; it serves {versions}",
             f"write it as {names.API_VERSION}; Kueue prints it so with kubectl get "
@@ -204,7 +204,7 @@ def _blocking_check(found: Finding) -> Finding:
         return found
     return Finding(
         "spec.controllerName",
-        found.verdict,
+        found.result,
         found.outcome,
         found.why.removeprefix("it has no effect: "),
         "remove it from the ClusterQueues, or let another controller answer it",
@@ -218,7 +218,7 @@ def _fields(rows: Sequence[Row], obj: Object, *, known_version: bool) -> Iterato
     for path in dict.fromkeys(_paths(top)):
         row = next((row for row in rows if row.covers(path)), None)
         if row is not None:
-            if _VERDICTS[row.outcome] is not Verdict.SAME:
+            if _RESULTS[row.outcome] is not Result.SAME:
                 yield _of_row(row, path)
         elif known_version and not any(name.startswith(f"{path}.") for name in known):
             yield from _unknown_field(path, rows)
@@ -234,7 +234,7 @@ def _unknown_field(path: str, rows: Sequence[Row]) -> Iterator[Finding]:
             return
     near = difflib.get_close_matches(path[:200], [row.name for row in rows], n=1)
     hint = f'did you mean "{near[0]}"?' if near else "remove it"
-    yield Finding(path, Verdict.NOT_YET, "", "Kueue has no such field", hint)
+    yield Finding(path, Result.NOT_YET, "", "Kueue has no such field", hint)
 
 
 def _paths(value: Object, path: str = "", depth: int = 0) -> Iterator[str]:
@@ -283,7 +283,7 @@ def _workload(obj: Object) -> Iterator[Finding]:
             if not linked
             else "use the component deploy/gangs, or scale it to 0 before"
         )
-    yield Finding("metadata.ownerReferences", Verdict.NOT_YET, "", why, to_do, blocks=True)
+    yield Finding("metadata.ownerReferences", Result.NOT_YET, "", why, to_do, blocks=True)
 
 
 # Jobs, and other objects with keys of Kueue.
@@ -296,7 +296,7 @@ def _job(kind_name: str, obj: Object, *, stored: bool) -> Iterator[Finding]:
         misspelled = misspelled_queue_label(meta)
         if misspelled:
             why = "the job is not managed: this is not the queue label"
-            yield Finding(misspelled, Verdict.NOT_YET, "", why, f"use {names.QUEUE_LABEL}")
+            yield Finding(misspelled, Result.NOT_YET, "", why, f"use {names.QUEUE_LABEL}")
         return
     kind = KINDS[kind_name]
     yield from _keys(meta, "metadata", stored=stored)
@@ -305,7 +305,7 @@ def _job(kind_name: str, obj: Object, *, stored: bool) -> Iterator[Finding]:
         templates = kind.templates(obj)
     except MalformedError as error:
         yield Finding(
-            "spec", Verdict.NOT_YET, str(Outcome.REJECTED), str(error), "correct it", blocks=True
+            "spec", Result.NOT_YET, str(Outcome.REJECTED), str(error), "correct it", blocks=True
         )
         return
     for found in templates:
@@ -322,7 +322,7 @@ def _keys(meta: Object, path: str, *, stored: bool) -> Iterator[Finding]:
             row = _row_of_key(text_of(key))
             if row is None or row is _QUEUE_ROW or (stored and key in _INJECTED):
                 continue
-            if _VERDICTS[row.outcome] is not Verdict.SAME:
+            if _RESULTS[row.outcome] is not Result.SAME:
                 yield _of_row(row, f"{path}.{part}[{key}]")
 
 
@@ -346,7 +346,7 @@ def _other(kind: str, group: str, obj: Object) -> list[Finding] | None:
         to_do = f"use the component deploy/pods with the gate {row.gate}, or delete the pod"
         first = Finding(
             f"metadata.labels[{names.MANAGED_LABEL}]",
-            Verdict.DIFFERS,
+            Result.DIFFERS,
             str(row.outcome),
             plain(row.note),
             to_do,
@@ -360,7 +360,7 @@ def _other(kind: str, group: str, obj: Object) -> list[Finding] | None:
     if find_linked_kind(group, kind) is not None:
         first = Finding(
             f"metadata.labels[{names.QUEUE_LABEL}]",
-            Verdict.DIFFERS,
+            Result.DIFFERS,
             str(_QUEUE_ROW.outcome),
             "its pods are queued only with the component deploy/gangs; else it uses no quota",
             "use the component deploy/gangs, scale the object to 0 and up again afterwards",
@@ -371,7 +371,7 @@ def _other(kind: str, group: str, obj: Object) -> list[Finding] | None:
     return [
         Finding(
             f"metadata.labels[{names.QUEUE_LABEL}]",
-            Verdict.NOT_YET,
+            Result.NOT_YET,
             str(Outcome.WARNED),
             f"Rackgate does not manage {kind[:60] or 'this kind'}: {plain(_QUEUE_ROW.note)}",
             "wait until it has ended, or remove its queue label",
@@ -434,7 +434,7 @@ def with_shared_nodes(items: Sequence[Item], shared: Mapping[str, Collection[str
             said = next(one for one in item.findings if one.path == "spec.topologyName")
             to_do = f"make its nodeLabels exclude those of {', '.join(sorted(others)[:5])}"
             findings.append(
-                Finding(said.path, said.verdict, said.outcome, said.why, to_do, blocks=False)
+                Finding(said.path, said.result, said.outcome, said.why, to_do, blocks=False)
             )
         found.append(item_of(item.kind, item.name, item.namespace, findings))
     return found
@@ -464,19 +464,19 @@ def _setting(path: str, value: Any) -> Finding | None:
     if row is None:
         near = difflib.get_close_matches(path[:200], [one.name for one in SETTINGS], n=1)
         hint = f'did you mean "{near[0]}"?' if near else "remove it"
-        return Finding(path, Verdict.NOT_YET, "", "Kueue has no such setting", hint)
-    verdict = _SETTINGS[row.support]
+        return Finding(path, Result.NOT_YET, "", "Kueue has no such setting", hint)
+    result = _SETTINGS[row.support]
     why = plain(row.note)
     if row.support is Support.NOT_YET:
         values = value if isinstance(value, list) else [value]
         if row.same_values and all(one in row.same_values for one in values):
             return None
     component = _COMPONENT.search(row.note)
-    if verdict is Verdict.SAME and (component is None or value is False):
+    if result is Result.SAME and (component is None or value is False):
         return None
     return Finding(
         path,
-        verdict,
+        result,
         str(row.support),
         why,
         _to_do(row),
@@ -499,12 +499,12 @@ def _gate(name: str, enabled: object) -> Finding | None:
     gate = KUEUE_GATES.get(name)
     if gate is None:
         return Finding(
-            path, Verdict.NOT_YET, "", "Kueue has no such gate", "remove it from featureGates"
+            path, Result.NOT_YET, "", "Kueue has no such gate", "remove it from featureGates"
         )
     if gate.replaced_by:
         return Finding(
             path,
-            Verdict.DIFFERS,
+            Result.DIFFERS,
             str(Support.DIFFERS),
             plain(gate.note),
             f"rackgate kueue-config writes {gate.replaced_by} instead",
@@ -514,7 +514,7 @@ def _gate(name: str, enabled: object) -> Finding | None:
         return None
     return Finding(
         path,
-        Verdict.NOT_YET,
+        Result.NOT_YET,
         str(Support.NOT_YET),
         plain(gate.note),
         "rackgate kueue-config leaves it out; do without what it turns on or off",

@@ -13,7 +13,7 @@ import msgspec
 
 from rackgate.api import names
 from rackgate_cli.migrate.judging import CONFIGURATION
-from rackgate_cli.migrate.report import API_VERSION, Item, Report, Verdict
+from rackgate_cli.migrate.report import API_VERSION, Item, Report, Result
 
 KIND: Final = "MigrationPlan"
 TAKE_OVER: Final = "admitted Workloads are taken over as they stand"
@@ -171,7 +171,7 @@ def _store() -> Step:
 
 def _translate(items: Sequence[Item]) -> Step:
     keys = [one for one in items if one.kind == CONFIGURATION]
-    missing = [one.name for one in keys if one.verdict is Verdict.NOT_YET]
+    missing = [one.name for one in keys if one.result is Result.NOT_YET]
     why = "Rackgate does not read the configuration of Kueue."
     if missing:
         why += f" It has no setting for {', '.join(missing[:MAX_NAMED])}."

@@ -15,7 +15,7 @@ API_VERSION: Final = "migrate.rackgate.dev/v1"
 KIND: Final = "MigrationCheck"
 
 
-class Verdict(StrEnum):
+class Result(StrEnum):
     """How something of Kueue works with Rackgate, from best to worst."""
 
     SAME = "same"
@@ -24,7 +24,7 @@ class Verdict(StrEnum):
     NOT_YET = "not yet"
 
 
-_WORST_FIRST: Final = (Verdict.NOT_YET, Verdict.DIFFERS, Verdict.BETTER, Verdict.SAME)
+_WORST_FIRST: Final = (Result.NOT_YET, Result.DIFFERS, Result.BETTER, Result.SAME)
 
 
 class Finding(msgspec.Struct, frozen=True, rename="camel"):
@@ -32,7 +32,7 @@ class Finding(msgspec.Struct, frozen=True, rename="camel"):
 
     Attributes:
         path: in the object; "" for the object itself.
-        verdict: how it works.
+        result: how it works.
         outcome: the word of docs/reference/compatibility.md; "" if the page has none for it.
         why: the difference, or what happens instead.
         to_do: what to do about it; "" for nothing.
@@ -42,7 +42,7 @@ class Finding(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     path: str
-    verdict: Verdict
+    result: Result
     outcome: str
     why: str
     to_do: str = ""
@@ -58,7 +58,7 @@ class Item(msgspec.Struct, frozen=True, rename="camel"):
         kind: of the object; `Configuration` for a key.
         name: of the object, or the path of the key.
         namespace: of the object, "" if it has none.
-        verdict: the worst of its findings; `same` without any.
+        result: the worst of its findings; `same` without any.
         blocks: one of the findings does.
         findings: in the order of the object.
     """
@@ -66,13 +66,13 @@ class Item(msgspec.Struct, frozen=True, rename="camel"):
     kind: str
     name: str
     namespace: str
-    verdict: Verdict
+    result: Result
     blocks: bool
     findings: tuple[Finding, ...] = ()
 
 
 class Summary(msgspec.Struct, frozen=True, rename="camel"):
-    """Numbers of items by verdict, and of those that block."""
+    """Numbers of items by result, and of those that block."""
 
     same: int
     better: int
@@ -104,22 +104,22 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def item_of(kind: str, name: str, namespace: str, findings: Sequence[Finding]) -> Item:
-    """An item with the worst verdict of its findings."""
-    found = {one.verdict for one in findings}
-    verdict = next((one for one in _WORST_FIRST if one in found), Verdict.SAME)
+    """An item with the worst result of its findings."""
+    found = {one.result for one in findings}
+    result = next((one for one in _WORST_FIRST if one in found), Result.SAME)
     blocks = any(one.blocks for one in findings)
-    return Item(kind, name, namespace, verdict, blocks, tuple(findings))
+    return Item(kind, name, namespace, result, blocks, tuple(findings))
 
 
 def report_of(items: Iterable[Item], source: str, notes: Iterable[str]) -> Report:
     """The report of these items."""
     listed = tuple(items)
-    counts = Counter(one.verdict for one in listed)
+    counts = Counter(one.result for one in listed)
     summary = Summary(
-        same=counts[Verdict.SAME],
-        better=counts[Verdict.BETTER],
-        differs=counts[Verdict.DIFFERS],
-        not_yet=counts[Verdict.NOT_YET],
+        same=counts[Result.SAME],
+        better=counts[Result.BETTER],
+        differs=counts[Result.DIFFERS],
+        not_yet=counts[Result.NOT_YET],
         blocking=sum(one.blocks for one in listed),
     )
     return Report(API_VERSION, KIND, KUEUE_VERSION, source, summary, tuple(notes), listed)

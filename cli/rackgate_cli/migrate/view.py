@@ -7,26 +7,26 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from rackgate_cli.migrate.report import Item, Report, Verdict
+from rackgate_cli.migrate.report import Item, Report, Result
 from rackgate_cli.tables import Block, Grid, Heading, Line, clean
 
 if TYPE_CHECKING:
     from rackgate_cli.migrate.plan import Plan
 
-_ORDER: Final = (Verdict.NOT_YET, Verdict.DIFFERS, Verdict.BETTER, Verdict.SAME)
-_STYLES: Final = {Verdict.NOT_YET: "red", Verdict.DIFFERS: "yellow"}
+_ORDER: Final = (Result.NOT_YET, Result.DIFFERS, Result.BETTER, Result.SAME)
+_STYLES: Final = {Result.NOT_YET: "red", Result.DIFFERS: "yellow"}
 _WIDTH: Final = 100
 
 
 def blocks(report: Report, *, everything: bool) -> list[Block]:
-    """The report: items by verdict, worst first, and a summary at the end."""
+    """The report: items by result, worst first, and a summary at the end."""
     found: list[Block] = []
-    for verdict in _ORDER:
-        items = [one for one in report.items if one.verdict is verdict]
+    for result in _ORDER:
+        items = [one for one in report.items if one.result is result]
         if not items:
             continue
-        found.append(Heading(f"{verdict.upper()} ({len(items)})"))
-        if verdict is Verdict.SAME and not everything:
+        found.append(Heading(f"{result.upper()} ({len(items)})"))
+        if result is Result.SAME and not everything:
             found.append(Line(_counted(items)))
             continue
         found.append(Grid(("KIND", "NAME", "FIELD", "WHY", "WHAT TO DO"), list(_rows(items))))

@@ -24,7 +24,7 @@ from rackgate_cli.migrate.judging import (
     with_shared_nodes,
 )
 from rackgate_cli.migrate.plan import Plan, plan_of
-from rackgate_cli.migrate.report import Item, Verdict, report_of, schema
+from rackgate_cli.migrate.report import Item, Result, report_of, schema
 from rackgate_cli.migrate.view import plan_text
 from tests.support.manifests import cluster_queue, flavor, manifest, topology, workload
 from tests.support.objects import job
@@ -93,13 +93,13 @@ def test_each_setting_of_the_page_is_judged_as_the_page_says(row: Any) -> None:
         return  # an object whose fields have rows of their own
     found = judge_configuration(nested(row.name.replace("[]", "")))
     assert len(found) == 1
-    verdict = {
-        Support.SAME: Verdict.SAME,
-        Support.NOT_NEEDED: Verdict.SAME,
-        Support.DIFFERS: Verdict.DIFFERS,
-        Support.NOT_YET: Verdict.NOT_YET,
+    result = {
+        Support.SAME: Result.SAME,
+        Support.NOT_NEEDED: Result.SAME,
+        Support.DIFFERS: Result.DIFFERS,
+        Support.NOT_YET: Result.NOT_YET,
     }[row.support]
-    assert found[0].verdict is verdict
+    assert found[0].result is result
     assert not any(one.blocks for one in found)
 
 
@@ -109,13 +109,13 @@ def test_a_value_that_asks_for_what_rackgate_does_anyway_is_the_same() -> None:
         "integrations": {"frameworks": ["batch/job"]},
         "featureGates": {"TopologyAwareScheduling": True, "AdmissionGatedBy": False},
     }
-    assert {one.verdict for one in judge_configuration(config)} == {Verdict.SAME}
+    assert {one.result for one in judge_configuration(config)} == {Result.SAME}
 
 
 def test_gates_that_rackgate_cannot_follow_are_named() -> None:
     config = {"featureGates": {"AdmissionGatedBy": True, "NoSuchGate": True}}
     found = {one.name: one for one in judge_configuration(config)}
-    assert found["featureGates.AdmissionGatedBy"].verdict is Verdict.NOT_YET
+    assert found["featureGates.AdmissionGatedBy"].result is Result.NOT_YET
     assert "no such gate" in found["featureGates.NoSuchGate"].findings[0].why
     for gates in (7, None, ["x"]):
         assert len(judge_configuration({"featureGates": gates})) <= 1
@@ -126,7 +126,7 @@ def test_a_version_that_the_api_server_rejects_blocks_and_a_served_one_does_not(
     for kind, versions in served.items():
         item = judged(manifest(kind, "x", version="v1beta1", spec={}))
         assert item.blocks == ("v1beta1" not in versions)
-    assert judged(topology("rack", version="v1beta1")).verdict is Verdict.SAME
+    assert judged(topology("rack", version="v1beta1")).result is Result.SAME
 
 
 def test_fields_and_kinds_that_kueue_does_not_have_are_named_with_a_suggestion() -> None:
@@ -144,13 +144,13 @@ def test_checks_that_nobody_would_answer_block(controller: str) -> None:
     assert item.blocks
     assert "ClusterQueues" in item.findings[0].to_do
     other = manifest("AdmissionCheck", "c", spec={"controllerName": "acme.example/c"})
-    assert judged(other).verdict is Verdict.SAME
+    assert judged(other).result is Result.SAME
 
 
 def test_kinds_of_multikueue_are_not_yet_and_block_only_as_manifests() -> None:
     config = manifest("MultiKueueConfig", "x", spec={})
     assert judged(config).blocks
-    assert judged(config, stored=True).verdict is Verdict.NOT_YET
+    assert judged(config, stored=True).result is Result.NOT_YET
     assert not judged(config, stored=True).blocks
 
 
@@ -179,7 +179,7 @@ def test_ended_pods_parts_of_jobs_and_others_without_a_queue_are_left_out() -> N
 
 
 def test_a_job_is_the_same_and_a_misspelled_queue_label_is_not() -> None:
-    assert judged(job("train", 2, required="rack")).verdict is Verdict.SAME
+    assert judged(job("train", 2, required="rack")).result is Result.SAME
     found = judged(job("train", 2, queue=None, labels={"kueue.x-k8s.io/queuename": "q"}))
     assert found.findings[0].path == "metadata.labels[kueue.x-k8s.io/queuename]"
 
@@ -189,8 +189,8 @@ def test_what_kueue_injected_into_a_started_job_is_no_difference() -> None:
     meta = found["spec"]["template"]["metadata"]
     meta["labels"] = {names.PODSET_LABEL: "main", f"{names.GROUP}/local-queue-name": "q"}
     meta["annotations"] = {names.WORKLOAD_ANNOTATION: "job-train-1a2b3"}
-    assert judged(found, stored=True).verdict is Verdict.SAME
-    assert judged(found).verdict is Verdict.NOT_YET
+    assert judged(found, stored=True).result is Result.SAME
+    assert judged(found).result is Result.NOT_YET
 
 
 def owned(kind: str, version: str, *conditions: Object) -> Object:
@@ -210,21 +210,21 @@ def test_workloads_of_jobs_that_nobody_would_run_block_until_they_have_ended() -
 
 
 def test_flavors_differ_only_if_they_may_share_nodes() -> None:
-    def three(**labels: str) -> dict[str, Verdict]:
+    def three(**labels: str) -> dict[str, Result]:
         flavors = [
             flavor("a", nodeLabels={"pool": "a"}, topologyName="t"),
             flavor("b", nodeLabels={"pool": "b"}, topologyName="t"),
             flavor("c", nodeLabels=labels, topologyName="t"),
         ]
         items = with_shared_nodes([judged(one) for one in flavors], shared_nodes(flavors))
-        return {one.name: one.verdict for one in items}
+        return {one.name: one.result for one in items}
 
-    assert set(three(pool="c").values()) == {Verdict.SAME}
-    assert three(zone="c") == dict.fromkeys("abc", Verdict.DIFFERS)
+    assert set(three(pool="c").values()) == {Result.SAME}
+    assert three(zone="c") == dict.fromkeys("abc", Result.DIFFERS)
     assert three(zone="c", pool="b") == {
-        "a": Verdict.SAME,
-        "b": Verdict.DIFFERS,
-        "c": Verdict.DIFFERS,
+        "a": Result.SAME,
+        "b": Result.DIFFERS,
+        "c": Result.DIFFERS,
     }
 
 
