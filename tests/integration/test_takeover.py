@@ -22,7 +22,6 @@ import pytest
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
-from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, raycluster, replicated_job, worker_group
 from tests.support.composite_views import bound_pods, conditions, ray_selector, ray_state
@@ -493,17 +492,8 @@ async def test_a_pod_that_is_created_again_is_bound(taken: Cluster, name: str) -
     assert hosts == [f"{POOL}-11-1", f"{POOL}-11-2"]
 
 
-async def test_an_elastic_job_is_resized_and_a_prebuilt_workload_is_stopped_and_started_again(
-    plane: Plane, taken: Cluster
-) -> None:
-    """They keep the Workloads that Kueue named."""
-    for service in SERVICES:
-        await asyncio.to_thread(plane.playground.run, "stop", service)
-    gates = f"{ELASTIC_JOBS}=true,{ELASTIC_INDEXED_JOBS}=true"
-    await asyncio.to_thread(plane.playground.run, "up", "--feature-gates", gates)
-    change = {"spec": {"parallelism": 3, "completions": 3}}
-    await taken.merge(kinds.JOBS, "elastic", change)
-    await taken.bound("elastic", 3)
+async def test_a_prebuilt_workload_is_stopped_and_started_again(taken: Cluster) -> None:
+    """It keeps the name that Kueue or its user gave it."""
     await taken.merge(kinds.WORKLOADS, "made-by-hand", {"spec": {"active": False}})
 
     async def stopped() -> bool:
