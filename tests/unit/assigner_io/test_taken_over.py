@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.jobframework.injection import restored_template
+from rackgate.jobframework.injection import PodTemplate, restored_template
 from rackgate.jobframework.raycluster.wire import RayCluster
-from rackgate.jobframework.registry import RAYCLUSTER
+from rackgate.jobframework.registry import JOB, RAYCLUSTER
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.jobs import plan as actions
 from rackgate_assigner.jobs.patches import workload_body
@@ -104,6 +104,20 @@ def test_a_finished_workload_is_that_of_an_ended_job_only() -> None:
 def test_a_workload_that_is_being_deleted_is_not_taken() -> None:
     waiting = job()
     assert own_workload(waiting, [workload(waiting, name="made-by-hand", deleted=True)]) is None
+
+
+def test_a_job_is_restored_with_the_labels_that_its_selector_needs() -> None:
+    """Kueue leaves them out of its Workload; without them the API server rejects the template."""
+    own = {"controller-uid": "u", "job-name": "train", "batch.kubernetes.io/job-name": "train"}
+    original = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": []}}
+    started = injected(original, "main")
+    started["metadata"]["labels"] |= {"a": "b", **own}
+    found = PodTemplate("main", "spec.template", "/spec/template", started)
+    paths = [str(one["path"]) for one in JOB.restore_ops([found], {"main": original}, {})]
+    labels = [one.rpartition("/")[2] for one in paths if "/labels/" in one]
+    assert len(labels) == 3
+    assert all(one.startswith("kueue.x-k8s.io~1") for one in labels)
+    assert "/spec/template/metadata/labels" not in paths
 
 
 # RayClusters, whose templates can be changed while they run.
