@@ -37,6 +37,7 @@ VERBS: Final = {
     "invariants": "rackgate_cli.invariants.command",
     "preflight": "rackgate_cli.preflight.command",
     "kueue-config": "rackgate_cli.kueue_config.command",
+    "migrate": "rackgate_cli.migrate.command",
     "uninstall": "rackgate_cli.uninstall.command",
 }
 

@@ -23,6 +23,7 @@ from tests.support.rights import Record, audited_requests
 # They start control planes of their own; while they are first, that of their process does not run.
 OWN_PLANES = (
     "test_operators_day",
+    "test_takeover",
     "test_chaos",
     "test_elsewhere",
     "test_restored_etcd",

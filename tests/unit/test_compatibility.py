@@ -16,6 +16,7 @@ from rackgate.api.unsupported import WRITTEN_BY_KUEUE, unsupported_fields
 from rackgate.features import GATES
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_cli.kueue_config.table import SETTINGS, KueueSetting, Support
+from rackgate_cli.migrate.compatibility import FIELDS, KEYS, Outcome, Row
 from rackgate_ungater.settings import UngaterConfiguration
 from rackgate_webhook.admission.validate import validate
 from rackgate_webhook.settings import WebhookSettings
@@ -23,14 +24,7 @@ from tests.support.kueue_names import kueue_names
 from tests.support.manifests import cluster_queue, manifest, workload
 from tests.support.objects import job
 from tests.support.reference import ROOT
-from tests.support.reference.compatibility import (
-    FIELDS,
-    INTRODUCTION,
-    KEYS,
-    Outcome,
-    Row,
-    gate_rows,
-)
+from tests.support.reference.compatibility_page import INTRODUCTION, gate_rows
 from tests.unit.webhook.reviews import review
 
 Object = dict[str, Any]

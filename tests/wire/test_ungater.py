@@ -104,16 +104,45 @@ async def test_what_is_under_way_and_what_became_of_it_is_measured(
 
 
 @pytest.mark.requirement("UNG-03")
-async def test_pods_without_the_tas_label_never_reach_the_service(
+async def test_pods_of_jobs_without_topology_never_reach_the_service(
     world: World, start: Start
 ) -> None:
+    """They have neither label."""
     world.workload({R1: 1})
     pod = world.pod(0)
     del pod["metadata"]["labels"][names.TAS_LABEL]
+    del pod["metadata"]["labels"][names.PODSET_LABEL]
     world.server.put(PODS, pod)
     replica = start()
     await replica.synced()
     assert dict(replica.ungater.pods.store) == {}
+
+
+@pytest.mark.requirement("OPS-14")
+async def test_pods_of_a_job_that_kueue_started_are_released(world: World, start: Start) -> None:
+    """Kueue writes no label `tas` since 0.14."""
+    world.workload({R1: 1})
+    pod = world.pod(0)
+    del pod["metadata"]["labels"][names.TAS_LABEL]
+    world.server.put(PODS, pod)
+    start()
+    await world.released(1)
+    assert world.counts() == {R1: 1}
+
+
+@pytest.mark.requirement("OPS-14")
+async def test_a_gated_pod_of_a_podset_that_is_admitted_without_topology_is_released(
+    world: World, start: Start
+) -> None:
+    """The webhook gates a pod whose template names a Workload, as those of Kueue all do."""
+    found = world.workload({R1: 1})
+    (assignment,) = found["status"]["admission"]["podSetAssignments"]
+    del assignment["topologyAssignment"]
+    assignment["count"] = 1
+    world.server.put(WORKLOADS, found)
+    world.pods(0, 1)
+    start()
+    await world.released(1)
 
 
 @pytest.mark.requirement("UNG-14", "UNG-10")

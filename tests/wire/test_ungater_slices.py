@@ -330,13 +330,13 @@ async def test_a_parent_that_lost_its_label_admits_what_is_its_own(
 async def test_with_the_gate_off_only_topology_gates_are_taken_off(
     world: World, start: Start
 ) -> None:
-    parent(world, {R1: 1})
+    parent(world, {R1: 2})  # the pod without topology counts, too
     grow(world, 1, {R2: 1})
     pods(world, 0, 1, gates=BOTH)
     pods(world, 2)
     replica = start()
     await until(lambda: world.domains() == {"train-0": R1, "train-2": ("", "")})
-    await replica.knows(2)
+    await replica.knows(3)
     await replica.idle()
     assert free(world) == []
     assert len(world.asked("PATCH")) == 1

@@ -134,7 +134,7 @@ class World:
         for key, pod in self.server._objects.get("pods", {}).items():
             gates = [gate["name"] for gate in pod["spec"].get("schedulingGates", [])]
             if names.TOPOLOGY_GATE not in gates:
-                selector = pod["spec"]["nodeSelector"]
+                selector = pod["spec"].get("nodeSelector", {})
                 found[key.partition("/")[2]] = tuple(selector.get(key, "") for key in LEVELS)
         return found
 

@@ -61,7 +61,7 @@ class Translation:
 def translate(configuration: Mapping[str, Any]) -> Translation:
     """Translate the `Configuration` of Kueue. Every setting in it is translated or named."""
     found = Translation()
-    for path, value in _leaves({k: v for k, v in configuration.items() if k not in _HEAD}):
+    for path, value in leaves({k: v for k, v in configuration.items() if k not in _HEAD}):
         if path == "featureGates":
             _translate_gates(value, found)
         else:
@@ -79,7 +79,7 @@ def translate(configuration: Mapping[str, Any]) -> Translation:
     return found
 
 
-def _leaves(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Path and value of each setting: of an object, unless the table has no settings below it."""
     for key, inner in value.items():
         below = f"{path}.{key}" if path else str(key)
@@ -87,13 +87,18 @@ def _leaves(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
             row.name.startswith(f"{below}.") and row.name != below + SUBTREE for row in SETTINGS
         )
         if isinstance(inner, Mapping) and nested:
-            yield from _leaves(inner, below)
+            yield from leaves(inner, below)
         elif inner is not None:
             yield below, inner
 
 
+def setting_of(path: str) -> KueueSetting | None:
+    """The setting of Kueue at a path; None if it has none."""
+    return next((row for row in SETTINGS if row.covers(path) or row.covers(f"{path}[]")), None)
+
+
 def _translate_setting(path: str, value: Any, found: Translation) -> None:
-    row = next((row for row in SETTINGS if row.covers(path) or row.covers(f"{path}[]")), None)
+    row = setting_of(path)
     if row is None:
         near = difflib.get_close_matches(path, [row.name for row in SETTINGS], n=1)
         hint = f' (did you mean "{near[0]}"?)' if near else ""

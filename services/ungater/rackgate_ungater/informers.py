@@ -60,9 +60,7 @@ from rackgate_ungater.state_machine.node_names import NodesByHostname, decode_no
 # The value is not trusted; the label only keeps other pods out of the watch. Clean-up pods of a job
 # are created from its templates with the injection, but the ungater does not release them.
 _NOT_CLEANUP = ",".join(f"{label}!={value}" for label, value in CLEANUP_LABELS.items())
-SELECTOR = {"labelSelector": f"{names.TAS_LABEL},{_NOT_CLEANUP}"}
-# Pods of elastic jobs and of gangs do not have that label if their flavor has no topology.
-UNPLACED_SELECTOR = {"labelSelector": f"{names.PODSET_LABEL},{_NOT_CLEANUP}"}
+SELECTOR = {"labelSelector": f"{names.PODSET_LABEL},{_NOT_CLEANUP}"}
 
 # A healthy watch is never silent for this long.
 NODES_STALE_AFTER_S: Final = 2 * WATCH_IDLE_S
@@ -76,7 +74,6 @@ class Informers:
     """The watches of one replica.
 
     Attributes:
-        selector: of the pods that are followed.
         decode_pod: decodes one of them.
         nodes: as last watched; empty if they are not watched.
     """
@@ -104,7 +101,6 @@ class Informers:
         """
         gangs = on_gang_workload is not None
         self._on_event = on_event
-        self.selector = UNPLACED_SELECTOR if elastic or gangs else SELECTOR
         self.decode_pod = partial(decode_pod, gangs=gangs)
         self.pods = Informer(
             client,
@@ -112,7 +108,7 @@ class Informers:
             self.decode_pod,
             on_upsert=lambda _, obj: on_event(PodSeen(obj)),
             on_delete=lambda obj: on_event(PodGone(obj.uid)),
-            params=self.selector,
+            params=SELECTOR,
             key_of=lambda obj: obj.key,
             version_of=lambda obj: obj.resource_version,
             uid_of=lambda obj: obj.uid,

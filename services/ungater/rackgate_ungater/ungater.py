@@ -22,7 +22,7 @@ from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater import metrics
-from rackgate_ungater.informers import Informers, PodRelister
+from rackgate_ungater.informers import SELECTOR, Informers, PodRelister
 from rackgate_ungater.native_groups_controller import NativeGroupsController
 from rackgate_ungater.reporter import Reporter
 from rackgate_ungater.settings import UngaterConfiguration
@@ -102,7 +102,7 @@ class Ungater:
         # The watch does not repeat objects that a list showed first.
         self._relister = PodRelister(
             client,
-            self.informers.selector,
+            SELECTOR,
             lambda pod: self._handle_event(PodSeen(pod, live=True, listed=True)),
             known=lambda namespace: [
                 pod.uid for pod in self.machine.pods.values() if namespace in (None, pod.namespace)

@@ -143,6 +143,9 @@ GANG_WORKLOAD_UID_ANNOTATION: Final = f"{GANG_GROUP}/workload-uid"
 NATIVE_GROUP_ANNOTATION: Final = f"{GANG_GROUP}/pod-group"
 NATIVE_REPLICA_ANNOTATION: Final = f"{GANG_GROUP}/pod-group-replica"
 # What a start adds to pod templates, unless their user wrote it.
+# The start of Kueue adds these to templates. A job that it started has them until it stops.
+KUEUE_TEMPLATE_LABELS: Final = (f"{GROUP}/cluster-queue-name", f"{GROUP}/local-queue-name")
+KUEUE_TEMPLATE_ANNOTATIONS: Final = (UNCONSTRAINED_TOPOLOGY, f"{GROUP}/workload-slice-name")
 GANG_TEMPLATE_KEYS: Final = (
     GANG_LINK_ANNOTATION,
     NATIVE_GROUP_ANNOTATION,

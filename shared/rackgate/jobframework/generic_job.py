@@ -31,6 +31,7 @@ from rackgate.jobframework.errors import FieldError
 from rackgate.jobframework.injection import PodSetInfo, PodTemplate, StopAction, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.templates import Template, with_entries
+from rackgate.jobframework.topology_request import RANK_FIELDS
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
@@ -38,8 +39,6 @@ from rackgate.wire.kueue import Workload
 Manifest = Mapping[str, Any]
 
 SUSPEND: Final[JsonPatchOp] = {"op": "add", "path": "/spec/suspend", "value": True}
-# Of a topologyRequest: which labels have the ranks of pods.
-RANK_FIELDS: Final = ("podIndexLabel", "subGroupIndexLabel", "subGroupCount")
 UNSUSPEND: Final[JsonPatchOp] = {"op": "add", "path": "/spec/suspend", "value": False}
 
 

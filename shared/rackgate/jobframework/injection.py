@@ -22,6 +22,8 @@ from rackgate.api.names import (
     GANG_GATE,
     GANG_LINK_ANNOTATION,
     GANG_TEMPLATE_KEYS,
+    KUEUE_TEMPLATE_ANNOTATIONS,
+    KUEUE_TEMPLATE_LABELS,
     PODSET_LABEL,
     TAS_LABEL,
     TAS_LABEL_VALUE,
@@ -462,8 +464,11 @@ def restored_template(
     plain = strip_reserved(template)
     if original is None:
         return plain
-    added = [key for key in GANG_TEMPLATE_KEYS if key not in annotations_of(original)]
+    keys = (*GANG_TEMPLATE_KEYS, *KUEUE_TEMPLATE_ANNOTATIONS)
+    added = [key for key in keys if key not in annotations_of(original)]
     plain = without_entries(plain, "metadata", "annotations", added)
+    added = [key for key in KUEUE_TEMPLATE_LABELS if key not in labels_of(original)]
+    plain = without_entries(plain, "metadata", "labels", added)
     if info is not None:
         plain = _without_check_entries(plain, original, info)
     if info is not None and not info.complete:

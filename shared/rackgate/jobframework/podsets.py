@@ -10,9 +10,12 @@ import msgspec
 
 from rackgate.api.names import (
     GANG_TEMPLATE_KEYS,
+    KUEUE_TEMPLATE_ANNOTATIONS,
+    KUEUE_TEMPLATE_LABELS,
     PODSET_GROUP,
     PREFERRED_TOPOLOGY,
     REQUIRED_TOPOLOGY,
+    UNCONSTRAINED_TOPOLOGY,
 )
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.injection import PodTemplate
@@ -23,6 +26,7 @@ from rackgate.jobframework.templates import (
     section,
     without_entries,
 )
+from rackgate.jobframework.topology_request import RANK_FIELDS
 from rackgate.wire.kueue import PodSet, Workload
 
 PODSET: Final = "main"  # of a job with one template
@@ -206,8 +210,9 @@ def describe_running_change(workload: Workload, wanted: Sequence[Mapping[str, An
 
     Unlike those of a pending job, its templates also contain what its flavor added. That is not
     recorded anywhere, and flavors are edited, too. So entries *added* to nodeSelector and
-    tolerations are not a difference. Neither are labels and annotations of admission checks, and
-    what says which gang the pods are in.
+    tolerations are not a difference. Neither are labels and annotations of admission checks, what
+    says which gang the pods are in, and what Kueue added if it started the job: its Workloads of
+    RayClusters also lack the labels of ranks.
 
     Returns:
         The difference, for a message; None if there is none.
@@ -219,8 +224,9 @@ def describe_running_change(workload: Workload, wanted: Sequence[Mapping[str, An
         return f"podsets {', '.join(requested)}"
     for have, want in zip(present, wanted, strict=True):
         labels, annotations = of_checks.get(have["name"], ({}, {}))
-        plain = _without_metadata(have, want, "labels", labels)
-        injected = {**annotations, **dict.fromkeys(GANG_TEMPLATE_KEYS, "")}
+        plain = _without_ranks(have, want)
+        plain = _without_metadata(have, plain, "labels", (*labels, *KUEUE_TEMPLATE_LABELS))
+        injected = (*annotations, *GANG_TEMPLATE_KEYS, *KUEUE_TEMPLATE_ANNOTATIONS)
         plain = _without_metadata(have, plain, "annotations", injected)
         if _without_counts(have) != _without_counts(_without_added(have, plain)):
             return f'the template of podset "{have["name"]}"'
@@ -238,8 +244,20 @@ def check_keys(workload: Workload) -> dict[str, tuple[dict[str, str], dict[str, 
     return found
 
 
+def _without_ranks(have: Mapping[str, Any], want: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`want` without the topology request, or its labels of ranks, that `have` does not contain."""
+    asked, has = section(want, "topologyRequest"), section(have, "topologyRequest")
+    known = annotations_of(have["template"])
+    if not has and asked.get("unconstrained") and UNCONSTRAINED_TOPOLOGY not in known:
+        return {**want, "topologyRequest": None}
+    if any(field in has for field in RANK_FIELDS):
+        return want
+    kept = {key: value for key, value in asked.items() if key not in RANK_FIELDS}
+    return {**want, "topologyRequest": kept}
+
+
 def _without_metadata(
-    have: Mapping[str, Any], want: Mapping[str, Any], name: str, keys: Mapping[str, str]
+    have: Mapping[str, Any], want: Mapping[str, Any], name: str, keys: Iterable[str]
 ) -> Mapping[str, Any]:
     """`want` without those labels or annotations of its template that `have` does not contain."""
     known = section(section(have["template"], "metadata"), name)

@@ -27,6 +27,8 @@ from rackgate.api.names import (
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.templates import Template, annotations_of
 
+# Of a topologyRequest: which labels have the ranks of pods.
+RANK_FIELDS: Final = ("podIndexLabel", "subGroupIndexLabel", "subGroupCount")
 MAX_SIZE: Final = 2**31 - 1
 MAX_CONSTRAINTS: Final = 3
 MAX_REQUESTED_KEY: Final = 63  # longest level key a Workload can carry

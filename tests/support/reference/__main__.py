@@ -20,7 +20,7 @@ PAGES: Final = {
     "annotations-and-labels": "keys",
     "rbac": "rbac",
     "behaviour": "behaviour",
-    "compatibility": "compatibility",
+    "compatibility": "compatibility_page",
     "helm-values": "helm_values",
 }
 

@@ -58,10 +58,10 @@ from rackgate_assigner.jobs.state import (
     has_foreign_owner,
     is_eligible,
     is_owned_by,
+    own_workload,
     read_job_state,
     resolve_priority,
     unmanaged_namespaces,
-    workload_name_of,
 )
 from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.scheduler.writer import WorkloadWriter
@@ -468,8 +468,7 @@ class JobController:
         workloads = [w for name in sorted(owned) if (w := self._stores.workloads.get(name))]
         if self._is_cache_behind(key, job, workloads):
             return  # the watch will show our last write, and reconcile this key again
-        expected = workload_name_of(job)
-        own = next((w for w in workloads if w.metadata.name == expected), None)
+        own = own_workload(job, workloads)
         if isinstance(job, PodGroup) and self._pods is not None:
             await self._tidy(job, own, self._pods)
         job_state = self._read_timed_state(key, job, own)

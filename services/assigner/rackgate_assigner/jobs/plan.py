@@ -36,7 +36,13 @@ from rackgate_assigner.jobs.patches import (
     reserved_spec_ops,
     spec_ops,
 )
-from rackgate_assigner.jobs.state import GangTimedOut, JobState, nesting_differs, workload_name_of
+from rackgate_assigner.jobs.state import (
+    GangTimedOut,
+    JobState,
+    nesting_differs,
+    own_workload,
+    workload_name_of,
+)
 from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload.execution_time import ExecutionTime
 from rackgate_assigner.workload.pods_ready_timeout import TimedOut
@@ -258,15 +264,12 @@ def plan_job(job: JobLike, workloads: Sequence[Workload], job_state: JobState) -
         workloads: all Workloads whose controller is this job, by uid.
         job_state: see `JobState`.
     """
-    name = workload_name_of(job)
-    workload = next((w for w in workloads if w.metadata.name == name), None)
-    surplus = next((w for w in workloads if w.metadata.name != name), None)
-    if surplus is not None and surplus.metadata.deletion_timestamp is None:
-        return DeleteWorkload(surplus, f"the Workload of this {job_state.kind} is {name}")
-    if surplus is not None and names.IN_USE_FINALIZER in surplus.metadata.finalizers:
-        if job_state.live_pods and surplus.status.admission is not None:
-            return _wait_for_pods(job_state.live_pods)
-        return ReleaseFinalizer(surplus)
+    workload = own_workload(job, workloads)
+    name = workload_name_of(job) if workload is None else workload.metadata.name
+    others = [found for found in workloads if found is not workload]
+    action = next((act for found in others if (act := _plan_surplus(found, name, job_state))), None)
+    if action is not None:
+        return action
     if workload is None:
         return _plan_without_workload(job, name, job_state)
     if workload.metadata.deletion_timestamp is not None:
@@ -278,6 +281,21 @@ def plan_job(job: JobLike, workloads: Sequence[Workload], job_state: JobState) -
     if workload.is_true(WorkloadCondition.FINISHED):
         return _plan_finished_workload(job, workload, job_state)
     return _plan_active_workload(job, workload, job_state)
+
+
+def _plan_surplus(workload: Workload, name: str, job_state: JobState) -> Action | None:
+    """What happens to a Workload that the job does not need; None if nothing.
+
+    Slices of Kueue that were replaced are Finished: they stay until their job is deleted.
+    """
+    finished = workload.is_true(WorkloadCondition.FINISHED)
+    if not finished and workload.metadata.deletion_timestamp is None:
+        return DeleteWorkload(workload, f"the Workload of this {job_state.kind} is {name}")
+    if names.IN_USE_FINALIZER not in workload.metadata.finalizers:
+        return None
+    if not finished and job_state.live_pods and workload.status.admission is not None:
+        return _wait_for_pods(job_state.live_pods)
+    return ReleaseFinalizer(workload)
 
 
 def plan_unmanaged_job(job: JobLike, workload: Workload, job_state: JobState) -> Action:

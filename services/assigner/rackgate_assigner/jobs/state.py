@@ -12,7 +12,6 @@ from rackgate.api import names
 from rackgate.api.names import workload_name
 from rackgate.features import DEFAULTS, Features
 from rackgate.jobframework.generic_job import (
-    RANK_FIELDS,
     GenericJob,
     JobLike,
     JobOutcome,
@@ -48,6 +47,7 @@ from rackgate.jobframework.templates import (
     labels_of,
     section,
 )
+from rackgate.jobframework.topology_request import RANK_FIELDS
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
 from rackgate.wire.kueue import (
@@ -298,6 +298,40 @@ def workload_name_of(job: JobLike) -> str:
     if resource in [kind.resource for kind in NAMED_AS_WORKLOAD]:
         return job.metadata.name
     return workload_name(resource.kind, resource.group, job.metadata.name, job.metadata.uid)
+
+
+def own_workload(job: JobLike, workloads: Sequence[Workload]) -> Workload | None:
+    """The Workload of a job among those that it controls.
+
+    That is the one with the name that follows from the job. If there is none, it is one of another
+    name: Kueue names those of elastic jobs otherwise, and a prebuilt one has any name. The job
+    runs, or waits, under it as before.
+
+    Args:
+        job: as stored.
+        workloads: whose controller is this job.
+    """
+    expected = workload_name_of(job)
+    ended = kind_of(job).finished(job) is not None
+    others = [
+        found
+        for found in workloads
+        if found.metadata.name == expected
+        or (
+            found.metadata.deletion_timestamp is None
+            and (ended or not found.is_true(names.WorkloadCondition.FINISHED))
+        )
+    ]
+    return min(
+        others,
+        key=lambda found: (
+            found.metadata.name != expected,
+            found.status.admission is None,
+            found.metadata.creation_timestamp,
+            found.metadata.name,
+        ),
+        default=None,
+    )
 
 
 def unmanaged_namespaces(system: str) -> frozenset[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -36,9 +36,9 @@ from rackgate.wire.lists import page_items
 from rackgate_assigner.jobs.state import (
     Priority,
     is_eligible,
+    own_workload,
     read_job_state,
     unmanaged_namespaces,
-    workload_name_of,
 )
 from rackgate_assigner.uninstall.plan import (
     LeaveRunning,
@@ -107,7 +107,7 @@ class _ClusterState:
     """The stored objects that concern jobs."""
 
     jobs: list[JobLike]
-    workloads: dict[tuple[str, str], Workload]
+    workloads: Mapping[str, Sequence[Workload]]
     children: dict[str, list[Job]]
     flavors: dict[str, ResourceFlavor]
 
@@ -185,7 +185,7 @@ def _plan(
     job: JobLike, found: _ClusterState, unmanaged: frozenset[str], jobs: RunningJobsPolicy
 ) -> RestoreAction | None:
     """The next action for a job; None if it is not managed, or nothing of Rackgate is left."""
-    workload = found.workloads.get((job.metadata.uid, workload_name_of(job)))
+    workload = own_workload(job, found.workloads.get(job.metadata.uid, ()))
     if not is_eligible(job, unmanaged) or (workload is None and is_child_of_job(job.metadata)):
         return None
     job_state = read_job_state(
@@ -204,11 +204,11 @@ async def _read(client: Client) -> _ClusterState:
     jobs: list[JobLike] = []
     for kind in KINDS.values():
         jobs += await _list(client, kind.resource, kind.decode, MANAGED_JOBS)
-    workloads = {}
+    workloads: dict[str, list[Workload]] = defaultdict(list)
     for workload in await _list(client, WORKLOADS, decode_workload):
         owner = workload.metadata.controller
         if owner is not None:
-            workloads[owner.uid, workload.metadata.name] = workload
+            workloads[owner.uid].append(workload)
     children: dict[str, list[Job]] = defaultdict(list)
     for child in await _list(client, JOBS, JOB.decode, CHILD_JOBS):
         controller = child.metadata.controller

@@ -96,7 +96,8 @@ class PodSetState:
 
     Attributes:
         pods: neither ended nor gone, by UID; pods of gangs also after they succeeded.
-        gated: how many of them have the gate.
+        gated: how many of them have a gate.
+        unplaced: how many of them have the topology gate.
         in_gangs: how many of them are pods of gangs.
         succeeded: how many of them have succeeded.
         expected: UIDs with an open expectation.
@@ -107,6 +108,7 @@ class PodSetState:
 
     pods: dict[PodUid, GatedPod] = field(default_factory=dict)
     gated: int = 0
+    unplaced: int = 0
     in_gangs: int = 0
     succeeded: int = 0
     expected: set[PodUid] = field(default_factory=set)
@@ -126,6 +128,7 @@ class PodSetState:
     def count(self, pod: GatedPod, number: int) -> None:
         """Add a pod to the counts (1), or remove it (-1)."""
         self.gated += number * (pod.gates != 0)
+        self.unplaced += number * bool(pod.gates & TOPOLOGY)
         if isinstance(pod, GangPod):
             self.in_gangs += number
             self.succeeded += number * pod.terminal
@@ -265,7 +268,10 @@ class WorkloadState:
         for podset in workload.podsets:
             state = self.podsets.get(podset.name)
             if state is not None and (
-                workload.elastic or podset.assignment is not None or state.in_gangs
+                workload.elastic
+                or podset.assignment is not None
+                or state.in_gangs
+                or (state.unplaced and not workload.of_plain_pods)
             ):
                 if podset.name not in self._admissions:
                     slices = self.admitted_slices() if workload.elastic else ()

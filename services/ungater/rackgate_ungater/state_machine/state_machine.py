@@ -33,6 +33,7 @@ from rackgate_ungater.state_machine.events import (
 from rackgate_ungater.state_machine.gang_workloads import GangWorkload
 from rackgate_ungater.state_machine.gangs import GangDecision, decide, pods_of_gangs
 from rackgate_ungater.state_machine.gated_objects import (
+    TOPOLOGY,
     GangPod,
     GatedPod,
     GatedWorkload,
@@ -386,6 +387,9 @@ class StateMachine:
             self._link(workload_state, obj, old)
         else:
             podset.gated += (obj.gates != 0) - (old is not None and old.gates != 0)
+            podset.unplaced += bool(obj.gates & TOPOLOGY) - (
+                old is not None and bool(old.gates & TOPOLOGY)
+            )
         workload_state.version += 1
 
     def _link(

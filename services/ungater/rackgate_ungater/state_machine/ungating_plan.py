@@ -409,8 +409,9 @@ def podset_admission(
 
     Args:
         workload: an admitted Workload.
-        podset: one of its PodSets; with an assignment, unless the Workload is elastic or the pods
-            belong to gangs.
+        podset: one of its PodSets; with an assignment, unless the Workload is elastic, the pods
+            belong to gangs, or they are gated although there is nothing to place. The webhook gates
+            such pods if Kueue started their job, because their template names the Workload.
         slices: admitted slices of this Workload that are not merged.
         decode: assignments from JSON.
     """
@@ -434,7 +435,7 @@ def podset_admission(
         assignment=own_assignment or _without_topology(count),
         ranks=rank_source(podset, workload.podsets),
         unhealthy=workload.unhealthy,
-        gates=GANG if own_assignment is None else gates,
+        gates=GANG | TOPOLOGY if own_assignment is None else gates,
         reclaimable=podset.reclaimable,
     )
 

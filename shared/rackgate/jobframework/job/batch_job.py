@@ -40,10 +40,12 @@ from rackgate.jobframework.templates import (
     Template,
     annotations_of,
     int_or_default,
+    labels_of,
     section,
     strip_reserved,
     template_patch,
     validated_template,
+    with_entries,
 )
 from rackgate.jobframework.topology_request import topology_request
 from rackgate.wire.batch import Job
@@ -52,6 +54,13 @@ from rackgate.wire.kueue import Workload
 MIN_PARALLELISM_PATH: Final = f"metadata.annotations[{MIN_PARALLELISM_ANNOTATION}]"
 TEMPLATE_PATH: Final = "spec.template"
 TEMPLATE_POINTER: Final = "/spec/template"
+# The API server adds them to the template of a Job, and its selector needs them.
+_OWN_LABELS: Final = (
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+    "controller-uid",
+    "job-name",
+)
 _FAILED: Final = "Failed"
 _INDEXES: Final = re.compile(r"\d{1,10}(-\d{1,10})?(,\d{1,10}(-\d{1,10})?)*", re.ASCII)
 
@@ -296,10 +305,18 @@ class BatchJob(GenericJob[Job]):
         originals: Mapping[str, Template],
         podset_infos: Mapping[str, PodSetInfo],
     ) -> list[JsonPatchOp]:
-        """Replace the whole template: no other client writes it while the Job runs."""
+        """Replace the whole template: no other client writes it while the Job runs.
+
+        The labels that its selector needs stay: a Workload of Kueue lacks them.
+        """
         template = templates[0].template
         original = next(iter(originals.values()), None)
         wanted = strip_reserved(template) if original is None else original
+        labels = labels_of(template)
+        own = {key: labels[key] for key in _OWN_LABELS if key in labels}
+        missing = {key: value for key, value in own.items() if key not in labels_of(wanted)}
+        if missing:
+            wanted = with_entries(wanted, "metadata", "labels", missing)
         return template_patch(template, wanted, TEMPLATE_POINTER)
 
 

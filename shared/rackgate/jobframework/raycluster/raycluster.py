@@ -31,6 +31,7 @@ from rackgate.jobframework.podsets import (
     describe_running_change,
     group_errors,
     name_errors,
+    original_templates,
     podset_json,
 )
 from rackgate.jobframework.raycluster.wire import RayCluster
@@ -273,7 +274,7 @@ def find_cluster_change(
         workload: under which it was started.
         elastic: another size is a resize.
     """
-    change = describe_running_change(workload, podsets)
+    change = describe_running_change(workload, _as_stored(podsets, workload))
     if change is not None:
         return f"the running {kind} was changed: {change}"
     if elastic:
@@ -284,6 +285,21 @@ def find_cluster_change(
         if asked != admitted.get(name, 0):
             return f'podset "{name}" requests {asked} pods, {admitted.get(name, 0)} were admitted'
     return None
+
+
+def _as_stored(podsets: Sequence[Mapping[str, Any]], workload: Workload) -> list[Mapping[str, Any]]:
+    """The PodSets without containers of KubeRay that the Workload lacks: one of Kueue has none."""
+    templates = original_templates(workload)
+    added = {"containers": _SIDECAR, "initContainers": _WAIT}
+    found: list[Mapping[str, Any]] = []
+    for podset in podsets:
+        stored = section(templates.get(podset["name"], {}), "spec")
+        spec = dict(section(podset["template"], "spec"))
+        for field, name in added.items():
+            if all(one.get("name") != name for one in items(stored, field)):
+                spec[field] = [one for one in items(spec, field) if one.get("name") != name]
+        found.append({**podset, "template": {**podset["template"], "spec": spec}})
+    return found
 
 
 def _worker_groups(cluster: Manifest) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
