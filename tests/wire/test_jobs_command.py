@@ -195,7 +195,9 @@ async def test_cancel_deletes_exactly_this_job(world: Cluster, client: Client) -
 async def test_what_there_is_instead_is_said(world: Cluster, client: Client) -> None:
     acting = actions(client)
     world.submit("new", 4)
-    with pytest.raises(CommandError, match=r"job/new has no Workload yet\. Check that the assigner"):
+    with pytest.raises(
+        CommandError, match=r"job/new has no Workload yet\. Check that the assigner"
+    ):
         await acting.hold(parse("new"))
     meta = {"name": "free", "namespace": NAMESPACE}
     world.put(kinds.JOBS, {"metadata": meta, "spec": {"template": {}}})
