@@ -14,7 +14,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from rackgate_cli.verbs import add_verb
 
@@ -26,7 +26,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 LIMIT_S: Final = 3.0
 _COMMANDS: Final = ("rackgate", "kubectl-rackgate")
 # What `kubectl` expects after the candidates: 4, do not complete names of files.
-_DIRECTIVE: Final = ":4"
+_DIRECTIVE: Final = b":4"
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -66,25 +66,16 @@ def complete(build: BuildParser) -> None:
 
 
 def complete_for_kubectl() -> None:
-    """Print candidates for the arguments, one in a line, as kubectl expects of its plugins."""
-    from rackgate_cli.__main__ import build_parser
+    """Print what the last argument may become, one candidate in a line, as kubectl expects.
 
-    sys.stdout.write("".join(f"{one}\n" for one in [*candidates(sys.argv[1:], build_parser)]))
-    sys.stdout.write(f"{_DIRECTIVE}\n")
-
-
-def candidates(words: Sequence[str], build: BuildParser) -> list[str]:
-    """What the last of these words may become.
-
-    Args:
-        words: after the name of the command; the last one is unfinished, and may be empty.
-        build: the parser of a verb, or of all.
+    The process ends soon: argcomplete takes over file descriptors.
     """
     import argcomplete
 
+    from rackgate_cli.__main__ import build_parser
+
+    words = sys.argv[1:]
     line = " ".join(["rackgate", *map(shlex.quote, words[:-1]), *words[-1:]])
-    answer = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    before = dict(os.environ)
     os.environ |= {
         "_ARGCOMPLETE": "1",
         "_ARGCOMPLETE_IFS": "\n",
@@ -93,29 +84,19 @@ def candidates(words: Sequence[str], build: BuildParser) -> list[str]:
         "COMP_LINE": line,
         "COMP_POINT": str(len(line.encode())),
     }
-    try:
-        argcomplete.autocomplete(
-            build(words[0] if len(words) > 1 else None),
-            exit_method=_ended,
-            output_stream=answer,
-        )
-    except _EndedError:
-        pass
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-    answer.flush()
-    answer.seek(0)
-    found = answer.read().split("\n")
-    return [one.partition("\t")[0].strip() for one in found if one.strip()]
+    answer = io.BytesIO()
 
+    def end(_code: int = 0) -> NoReturn:
+        # With fish, each candidate has its help after a tab.
+        found = [one.partition(b"\t")[0].strip() for one in answer.getvalue().split(b"\n")]
+        lines = [*filter(None, found), _DIRECTIVE]
+        sys.stdout.buffer.write(b"".join(one + b"\n" for one in lines))
+        sys.stdout.flush()
+        sys.exit()
 
-class _EndedError(Exception):
-    """argcomplete has written its answer."""
-
-
-def _ended(_code: int = 0) -> None:
-    raise _EndedError
+    parser = build_parser(words[0] if len(words) > 1 else None)
+    stream = io.TextIOWrapper(answer, encoding="utf-8", write_through=True)
+    argcomplete.autocomplete(parser, exit_method=end, output_stream=stream)
 
 
 # Names of the cluster. argcomplete calls a completer with the parsed arguments.
