@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import io
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from rackgate_cli.verbs import add_verb
 
@@ -23,10 +21,10 @@ if TYPE_CHECKING:
     from rackgate_cli.verbs import Subparsers
 
 SHELLS: Final = ("bash", "zsh", "fish")
+# Set by the shell when it asks.
+ASKED: Final = "_ARGCOMPLETE"
 LIMIT_S: Final = 3.0
 _COMMANDS: Final = ("rackgate", "kubectl-rackgate")
-# What `kubectl` expects after the candidates: 4, do not complete names of files.
-_DIRECTIVE: Final = b":4"
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -54,6 +52,11 @@ def _print_script(arguments: argparse.Namespace) -> None:
     sys.stdout.write(shellcode(_COMMANDS, shell=arguments.shell))
 
 
+def is_asked() -> bool:
+    """Whether a shell asks for completions, and no command line is run."""
+    return ASKED in os.environ
+
+
 BuildParser = Callable[["str | None"], argparse.ArgumentParser]
 
 
@@ -63,40 +66,6 @@ def complete(build: BuildParser) -> None:
 
     words = os.environ.get("COMP_LINE", "").split()
     argcomplete.autocomplete(build(words[1] if len(words) > 1 else None))
-
-
-def complete_for_kubectl() -> None:
-    """Print what the last argument may become, one candidate in a line, as kubectl expects.
-
-    The process ends soon: argcomplete takes over file descriptors.
-    """
-    import argcomplete
-
-    from rackgate_cli.__main__ import build_parser
-
-    words = sys.argv[1:]
-    line = " ".join(["rackgate", *map(shlex.quote, words[:-1]), *words[-1:]])
-    os.environ |= {
-        "_ARGCOMPLETE": "1",
-        "_ARGCOMPLETE_IFS": "\n",
-        "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
-        "_ARGCOMPLETE_SHELL": "fish",
-        "COMP_LINE": line,
-        "COMP_POINT": str(len(line.encode())),
-    }
-    answer = io.BytesIO()
-
-    def end(_code: int = 0) -> NoReturn:
-        # With fish, each candidate has its help after a tab.
-        found = [one.partition(b"\t")[0].strip() for one in answer.getvalue().split(b"\n")]
-        lines = [*filter(None, found), _DIRECTIVE]
-        sys.stdout.buffer.write(b"".join(one + b"\n" for one in lines))
-        sys.stdout.flush()
-        sys.exit()
-
-    parser = build_parser(words[0] if len(words) > 1 else None)
-    stream = io.TextIOWrapper(answer, encoding="utf-8", write_through=True)
-    argcomplete.autocomplete(parser, exit_method=end, output_stream=stream)
 
 
 # Names of the cluster. argcomplete calls a completer with the parsed arguments.
@@ -119,11 +88,12 @@ def jobs(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
 def named(parsed_args: argparse.Namespace, **more: Any) -> list[str]:
     """Names for `rackgate get KIND`."""
     from rackgate.api import resources as kinds
+    from rackgate_cli.get.kinds import TOPOLOGY, WORDS, WORKLOADS
 
-    kind = getattr(parsed_args, "kind", None)
-    if kind == "workloads":
+    report = WORDS[parsed_args.kind].report
+    if report == WORKLOADS:
         return jobs(parsed_args, **more)
-    if kind == "topology":
+    if report == TOPOLOGY:
         return _ask(parsed_args, kinds.TOPOLOGIES, _names)
     local = _ask(parsed_args, kinds.LOCAL_QUEUES, _names)
     return [*local, *_ask(parsed_args, kinds.CLUSTER_QUEUES, _names)]

@@ -32,7 +32,7 @@ from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, replicated_job
 from tests.support.composite_views import bound_pods, jobset_selector
 from tests.support.identities import acting_as
-from tests.support.objects import Object
+from tests.support.objects import BLOCK, RACK, Object
 from tests.support.playground import Playground
 
 pytestmark = pytest.mark.integration
@@ -101,7 +101,11 @@ async def test_a_user_holds_resumes_requeues_and_cancels_a_job(
     await user.actions.hold(parse("job/train"))
     await cluster.condition("train", "Evicted", "True", "Deactivated")
     await cluster.condition("train", "QuotaReserved", "False")
-    await cluster.bound("train", 0)
+
+    async def stopped() -> bool:
+        return await cluster.pods_of("train") == []
+
+    await until("its pods are gone", stopped)
     assert not await active(cluster, "train")
     await user.actions.resume(parse("train"))
     await cluster.bound("train", 4)
@@ -210,14 +214,14 @@ async def test_what_a_user_reads_needs_no_more_than_the_role(cluster: Cluster, u
 
 async def test_domains_show_what_is_used(cluster: Cluster, playground: Playground) -> None:
     await prepare(cluster)
-    await cluster.submit("train", 4, cpu="4", required="example.com/rack")
+    await cluster.submit("train", 4, cpu="4", required=RACK)
     await cluster.bound("train", 4)
     shown = playground.run("get", "topology", f"{cluster.pool}-queue", "-o", "json")
     rows = json.loads(shown)["items"]
     used = [usage["used"] for row in rows for usage in row["usage"] if usage["resource"] == "cpu"]
     assert sorted(used) == ["0"] * (len(rows) - 1) + ["16"]
-    assert {row["level"] for row in rows} == {"example.com/rack"}
-    blocks = playground.run("get", "topology", f"{cluster.pool}-queue", "--level", "block")
+    assert {row["level"] for row in rows} == {RACK}
+    blocks = playground.run("get", "topology", f"{cluster.pool}-queue", "--level", BLOCK)
     assert "ALLOCATABLE" in blocks
     found = yaml.safe_load(playground.run("get", "cq", f"{cluster.pool}-queue", "-o", "yaml"))
     assert [row["name"] for row in found["items"]] == [f"{cluster.pool}-queue"]

@@ -68,22 +68,16 @@ def add_parser(subparsers: Subparsers) -> None:
         exit_codes=_EXIT_CODES,
         note=_NOTE,
     )
-    kind = get.add_argument(
-        "kind",
-        metavar="KIND",
-        help="queues (clusterqueues, localqueues), workloads (jobs, jobsets, rayclusters) or "
-        "topology; or KIND/NAME",
-    )
-    completion.set_completer(kind, _complete_kinds)
-    _add_common(get, "names; default: all")
-    _add_workload_flags(get)
-    get.add_argument(
-        "--level",
-        default="",
-        metavar="KEY",
-        help='of topology: the domains of this level; "rack" stands for "example.com/rack" '
-        "(default: the lowest level that is not the hostname)",
-    )
+    if completion.is_asked():
+        _add_kinds(get)
+    else:
+        get.add_argument(
+            "kind",
+            metavar="KIND",
+            help="queues (clusterqueues, localqueues), workloads (jobs, jobsets, rayclusters) or "
+            "topology; or KIND/NAME",
+        )
+        _add_get_flags(get)
     queues = add_verb(
         subparsers,
         "queues",
@@ -110,14 +104,32 @@ def add_parser(subparsers: Subparsers) -> None:
     _add_workload_flags(workloads)
 
 
-def _complete_kinds(**_: Any) -> list[str]:
+def _add_kinds(get: argparse.ArgumentParser) -> None:
+    """Let kinds be verbs: argcomplete finds no names after a flag that follows a positional."""
     from rackgate_cli.get.kinds import WORDS
 
-    return list(WORDS)
+    verbs = get.add_subparsers()
+    for word in WORDS:
+        kind = verbs.add_parser(word)
+        kind.set_defaults(kind=word)
+        _add_get_flags(kind)
+
+
+def _add_get_flags(get: argparse.ArgumentParser) -> None:
+    _add_common(get, "names; default: all")
+    _add_workload_flags(get)
+    get.add_argument(
+        "--level",
+        default="",
+        metavar="KEY",
+        help='of topology: the domains of this level; "rack" stands for "example.com/rack" '
+        "(default: the lowest level that is not the hostname)",
+    )
 
 
 def _add_common(parser: argparse.ArgumentParser, names: str) -> None:
-    named = parser.add_argument("names", metavar="NAME", nargs="*", help=names)
+    nargs = "+" if completion.is_asked() else "*"
+    named = parser.add_argument("names", metavar="NAME", nargs=nargs, help=names)
     completion.set_completer(named, completion.named)
     where = parser.add_mutually_exclusive_group()
     completion.set_completer(add_namespace(where), completion.namespaces)
