@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -34,12 +35,14 @@ class Cluster(World):
     Attributes:
         positions: by name of the LocalQueue, the names of the Workloads in it.
         forbidden: plurals that may not be listed in all namespaces.
+        lacking: plurals that may not be listed at all.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.positions: dict[str, list[str]] | None = None
         self.forbidden: set[str] = set()
+        self.lacking: set[str] = set()
 
     def _do(self, target: Target, seen: Request) -> tuple[int, Object]:
         if target.sub == "pendingworkloads":
@@ -56,6 +59,11 @@ class Cluster(World):
                 for at, name in enumerate(found)
             ]
             return 200, {"items": items}
+        if target.plural == "selfsubjectaccessreviews":
+            asked = json.loads(seen.body or b"{}")["spec"]["resourceAttributes"]
+            return 201, {"status": {"allowed": asked["resource"] not in self.lacking}}
+        if target.plural in self.lacking and not target.name:
+            raise RejectedRequest(403, "Forbidden", f"{target.plural} is forbidden")
         if target.plural in self.forbidden and not target.name and not target.namespace:
             raise RejectedRequest(403, "Forbidden", f"{target.plural} is forbidden")
         return super()._do(target, seen)
@@ -196,6 +204,10 @@ async def test_a_user_of_one_namespace_gets_positions_in_local_queues(world: Clu
     assert "nominal quotas are unknown" in shown.notes[0]
     with pytest.raises(CommandError, match=r"cannot be listed: .*; name a namespace with -n"):
         await workloads(world, namespace=None)
+    world.lacking = {"workloads", "localqueues"}
+    named = "may not list localqueues.kueue.x-k8s.io and list workloads.kueue.x-k8s.io in namespace"
+    with pytest.raises(CommandError, match=f'{named}.* "rackgate-batch-user"'):
+        await workloads(world)
 
 
 async def test_filters(world: Cluster) -> None:

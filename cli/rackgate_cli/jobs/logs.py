@@ -28,8 +28,8 @@ from rackgate_cli.errors import CommandError, first_error
 from rackgate_cli.jobs.actions import JobActions
 from rackgate_cli.jobs.names import JobName, choose, name_of
 from rackgate_cli.jobs.ranks import rank_of
-from rackgate_cli.jobs.rights import Right
 from rackgate_cli.lists import list_decoded
+from rackgate_cli.rights import Right
 
 # Logs that are followed at once.
 MAX_STREAMS: Final = 64

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from rackgate.runtime.settings import LeaderElectionSettings
-from rackgate_cli.__main__ import main
+from rackgate_cli.__main__ import VERBS, _parse, main
 from rackgate_cli.controlplane.binaries.versions import COMPONENTS
 from rackgate_cli.controlplane.pki import ensure_pki
 from rackgate_cli.controlplane.processes import ProcessRecord
@@ -85,6 +86,21 @@ def test_a_wrong_verb_of_a_verb_is_named_with_what_was_probably_meant(
     with pytest.raises(SystemExit):
         main(["osmo", "chekc"])
     assert '(did you mean "check"?)' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"kubectl"}))
+def test_flags_may_stand_between_names(verb: str) -> None:
+    # argparse rejects parsers for which it cannot do this, unless the verb has verbs of its own.
+    with contextlib.suppress(SystemExit, CommandError):
+        main([verb, "--no-such-flag"])
+    if verb in ("hold", "resume", "cancel", "requeue"):
+        given = _parse([verb, "job/a", "-n", "team-a", "job/b"])
+        assert (given.jobs, given.namespace) == (["job/a", "job/b"], "team-a")
+
+
+def test_get_takes_flags_before_its_kind() -> None:
+    given = _parse(["get", "-n", "team-a", "queues", "-o", "json", "gpu"])
+    assert (given.kind, given.names, given.namespace) == ("queues", ["gpu"], "team-a")
 
 
 def test_leases_may_last_as_long_as_the_services_take_and_do_by_default() -> None:
