@@ -99,6 +99,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _parse(words)
         code: int = arguments.run(arguments) or 0
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output has enough, such as `head`. Nothing is left to be written at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except UsageError as error:
         print(f"rackgate: {error}", file=sys.stderr)
         return 2

@@ -335,3 +335,25 @@ async def test_watching_reads_again_after_a_change(
         with contextlib.suppress(asyncio.CancelledError):
             await following
         await client.close()
+
+
+async def test_watching_shows_what_other_namespaces_change(
+    world: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rackgate_cli.get.watching.PAUSE_S", 0.01)
+    monkeypatch.setattr("rackgate_cli.get.watching.REFRESH_S", 0.05)
+    client = world.client()
+    calls = 0
+
+    async def act() -> None:
+        nonlocal calls
+        calls += 1
+
+    following = asyncio.ensure_future(call_on_changes(client, "queues", "empty", act))
+    try:
+        await eventually(lambda: calls >= 3)  # without any event
+    finally:
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+        await client.close()

@@ -1,8 +1,13 @@
-"""Calls a function again whenever an object that a report shows has changed."""
+"""Calls a function again whenever an object that a report shows has changed, and now and then.
+
+What happens in other namespaces changes positions and the usage of ClusterQueues without an event
+here.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Final
@@ -15,13 +20,15 @@ from rackgate_cli.errors import first_error
 
 # Least time between two calls: each reads whole lists.
 PAUSE_S: Final = 1.0
+# Most time between two calls.
+REFRESH_S: Final = 15.0
 _WATCHED: Final = {"queues": kinds.LOCAL_QUEUES, "workloads": kinds.WORKLOADS}
 
 
 async def call_on_changes(
     client: Client, report: str, namespace: str | None, act: Callable[[], Awaitable[None]]
 ) -> None:
-    """Call `act` after changes, without end.
+    """Call `act` after changes, and at least every `REFRESH_S`, without end.
 
     Args:
         client: only reads.
@@ -51,7 +58,9 @@ async def call_on_changes(
         async with asyncio.TaskGroup() as group:
             spawn(group, watch(), f"watch {report}")
             while True:
-                await changed.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(REFRESH_S):
+                        await changed.wait()
                 changed.clear()
                 await act()
                 await asyncio.sleep(PAUSE_S)

@@ -9,6 +9,7 @@ released it, and by being resumed then (ADR 70).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -131,24 +132,25 @@ class JobActions:
         if all(one.status.admission is None for one in found):
             self._say(f"{name} is pending already: it has no admission to give up")
             return
-        for one in found:
-            await self._patch(one, active=False)
+        held = False
         try:
+            for one in found:
+                await self._patch(one, active=False)
+                held = True
             async with asyncio.timeout(timeout_s):
                 await self._released({one.metadata.uid for one in found})
+            for one in found:
+                with contextlib.suppress(*_REPLACED):  # deleted meanwhile
+                    await self._patch(one, active=True)
         except TimeoutError:
             raise CommandError(
                 f"{name} has not stopped within {timeout_s:g} s, and is held now; when its pods "
                 f"are gone, rackgate resume {name} queues it again"
             ) from None
-        except asyncio.CancelledError:
-            self._say(f"{name} is held now: rackgate resume {name} queues it again")
+        except BaseException:
+            if held:
+                self._say(f"{name} is held now: rackgate resume {name} queues it again")
             raise
-        for one in found:
-            try:
-                await self._patch(one, active=True)
-            except _REPLACED:
-                continue  # deleted meanwhile
         self._say(f"{name} requeued")
 
     async def _released(self, uids: set[str]) -> None:

@@ -72,3 +72,13 @@ def test_bash_completes_with_its_script() -> None:
         env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
     )
     assert ran.stdout.split() == ["cancel"]
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    ran = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {BIN}/rackgate completion bash | head -c 1"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.stderr == ""
