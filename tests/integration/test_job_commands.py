@@ -26,8 +26,8 @@ from rackgate_cli.get.kinds import parse as parse_kind
 from rackgate_cli.jobs.actions import JobActions
 from rackgate_cli.jobs.logs import JobLogs, LogOptions
 from rackgate_cli.jobs.names import parse
-from rackgate_cli.rights import Right, missing
 from rackgate_cli.queues.model import WorkloadReport
+from rackgate_cli.rights import Right, missing
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, replicated_job
 from tests.support.composite_views import bound_pods, jobset_selector

@@ -92,7 +92,7 @@ def workload_blocks(
     pending = [row for row in report.items if row.status == PENDING]
     holding = [row for row in report.items if row.status in (QUOTA_RESERVED, ADMITTED)]
     rest = [row for row in report.items if row.status in (FINISHED, DEACTIVATED)]
-    columns = _first_columns(wide=wide, all_namespaces=all_namespaces)
+    columns = tuple(_first_columns(wide=wide, all_namespaces=all_namespaces))
     if pending:
         yield Heading("PENDING")
         yield _grid(pending, (*columns, *_pending_columns(pending, wide=wide)))

@@ -162,6 +162,14 @@ def test_a_pending_workload_has_reason_position_and_age() -> None:
     assert wide.splitlines()[2].endswith("8 more needed")
 
 
+def test_each_table_names_the_job_and_its_queue() -> None:
+    rows = (row_of(workload("waits")), row_of(running()), row_of(workload("off", active=False)))
+    shown = plain(workload_blocks(WorkloadReport(rows), all_namespaces=False, nothing=""))
+    lines = [line.split()[:2] for line in shown.splitlines()]
+    assert lines.count(["JOB", "LOCALQUEUE"]) == 3
+    assert [line[0] for line in lines if line[1:] == ["lq"]] == ["job/waits", "job/runs", "job/off"]
+
+
 def test_who_was_queued_again_waits_since_then() -> None:
     waits = workload(
         "waits",
