@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from rackgate.api import resources as kinds
-from rackgate.kube.errors import ForbiddenError
+from rackgate.kube.errors import ForbiddenError, KubeError
 from rackgate_cli.errors import CommandError
 from rackgate_cli.get import command as get_command
 from rackgate_cli.get.kinds import parse as parse_kind
@@ -208,7 +208,7 @@ async def test_what_a_user_reads_needs_no_more_than_the_role(cluster: Cluster, u
     with pytest.raises(ForbiddenError):
         await user.cluster.client.get(kinds.NODES.path())
     # The simulated nodes have no logs: what the API server says is passed on.
-    with pytest.raises(Exception, match="train-"):
+    with pytest.raises(KubeError, match="train-"):
         await JobLogs(user.cluster.client, cluster.namespace, LogOptions()).run(parse("train"))
 
 

@@ -16,6 +16,7 @@ from aiohttp import web
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
+from rackgate.kube.errors import KubeError
 from rackgate_cli.errors import CommandError
 from rackgate_cli.jobs import logs as logs_module
 from rackgate_cli.jobs.actions import JobActions
@@ -294,6 +295,22 @@ async def test_logs_have_the_rank_of_their_pod(world: Cluster, client: Client) -
     assert world.asked[-1] == {"tailLines": "7", "container": "main"}
     with pytest.raises(CommandError, match="job/train has no pod with rank 9"):
         await JobLogs(client, NAMESPACE, LogOptions(ranks=frozenset({9}))).run(parse("train"))
+
+
+async def test_a_log_that_cannot_be_read_does_not_hide_the_others(
+    world: Cluster, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await running(world)
+    pod(world, "train-a", 0)
+    pod(world, "train-b", 1)
+    world.logs = {"train-b": [b"one\n"]}
+    written: list[str] = []
+    await JobLogs(client, NAMESPACE, LogOptions(), written.append).run(parse("train"))
+    assert written == ["[1] one\n"]
+    assert "note: train-a: waiting to start" in capsys.readouterr().err
+    world.logs.clear()
+    with pytest.raises(KubeError, match="waiting to start"):
+        await JobLogs(client, NAMESPACE, LogOptions()).run(parse("train"))
 
 
 async def test_following_ends_with_the_job_and_shows_late_pods(

@@ -14,12 +14,7 @@ from rackgate.api import resources as kinds
 from rackgate.jobframework.managed import podset_of_pod
 from rackgate.jobframework.registry import KINDS
 from rackgate.kube.client import Client
-from rackgate.kube.errors import (
-    BadRequestError,
-    ForbiddenError,
-    NotFoundError,
-    TransportError,
-)
+from rackgate.kube.errors import BadRequestError, ForbiddenError, KubeError
 from rackgate.runtime.tasks import spawn
 from rackgate.wire.core import Pod
 from rackgate.wire.kueue import Workload
@@ -149,7 +144,8 @@ class JobLogs:
         """Print; with `follow`, until the job is finished and all has been printed.
 
         Raises:
-            CommandError: there is no such job, a right is missing, or no pod has a log.
+            CommandError: there is no such job, a right is missing, or no pod has started.
+            KubeError: no log can be read.
         """
         try:
             await (self._follow(job) if self._options.follow else self._print(job))
@@ -161,11 +157,15 @@ class JobLogs:
         started = [source for source in found if source.started]
         if not started:
             raise CommandError(_nothing(workloads, found, self._options.ranks))
+        failed: list[KubeError] = []
         for source in started:
             try:
                 await self._copy(source)
-            except (BadRequestError, NotFoundError) as error:
-                self._note(source, error.message)
+            except KubeError as error:  # its node may be down: the others are shown
+                failed.append(error)
+                self._note(source, error.message or error.reason)
+        if len(failed) == len(started):
+            raise failed[0]
 
     async def _follow(self, job: JobName) -> None:
         seen: dict[str, asyncio.Task[None]] = {}
@@ -196,7 +196,7 @@ class JobLogs:
             await self._copy(source)
         except BadRequestError:
             del seen[source.uid]  # its container is waiting to start
-        except (NotFoundError, TransportError) as error:
+        except KubeError as error:
             self._note(source, error.message or error.reason)
 
     async def _find(self, job: JobName) -> tuple[list[Workload], list[LogSource]]:
