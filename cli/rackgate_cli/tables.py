@@ -1,5 +1,9 @@
 """Headings, lines and tables: in color on a terminal, else as plain aligned text.
 
+On a terminal, long cells continue on the next line between words; words are never split. A table
+whose words do not fit side by side is shown as one block for each row. Text that is piped is never
+wrapped.
+
 Cells contain untrusted text of a cluster or a file: control characters, invisible ones and those
 that change the direction of text are escaped, and no cell is parsed as markup.
 """
@@ -9,11 +13,13 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO, TypeAlias
 
 MAX_CELL = 512
+# A column of long texts is at least this wide.
+_LEAST_TEXT = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +106,121 @@ def _aligned(grid: Grid) -> list[str]:
 
 def _show_rich(blocks: Sequence[Block], stream: TextIO) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
+
+    def put(text: str, style: str = "") -> None:
+        # The lines are broken already; a longer word is left to the terminal.
+        console.print(Text(text, style=style), soft_wrap=True)
+
     for block in blocks:
         if isinstance(block, Heading):
             console.print()
-            console.print(Text(clean(block.text), style="bold"))
+            put(wrapped(clean(block.text), console.width), "bold")
         elif isinstance(block, Line):
-            console.print(Text(clean(block.text), style=block.style))
+            put(wrapped(clean(block.text), console.width), block.style)
         else:
-            table = Table(box=None, pad_edge=False, show_header=bool(block.headings))
-            width = len(block.headings) or max((len(row) for row in block.rows), default=0)
-            for column in range(width):
-                heading = block.headings[column] if block.headings else ""
-                table.add_column(Text(heading, style="dim"), overflow="fold")
-            for row in block.rows:
-                table.add_row(*(Text(clean(cell)) for cell in row))
-            console.print(table)
+            for text, style in fitted(block, console.width):
+                put(text, style)
+
+
+def fitted(grid: Grid, width: int) -> Iterator[tuple[str, str]]:
+    """The lines of a table on a terminal of this width, with their styles."""
+    rows = [[clean(cell) for cell in row] for row in grid.rows]
+    columns = max((len(row) for row in (grid.headings, *rows)), default=0)
+    rows = [[*row, *([""] * (columns - len(row)))] for row in rows]
+    widths = _column_widths([*([grid.headings] if grid.headings else []), *rows], width)
+    if widths is None:
+        yield from _stacked(grid.headings, rows, width)
+        return
+    styled = [(grid.headings, "dim")] if grid.headings else []
+    for row, style in [*styled, *((row, "") for row in rows)]:
+        cells = [_wrap(cell, limit) for cell, limit in zip(row, widths, strict=True)]
+        for line in range(max(map(len, cells))):
+            parts = [cell[line] if line < len(cell) else "" for cell in cells]
+            yield _joined(parts, widths), style
+
+
+def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
+    """Widths with which all columns fit and no word is split; None if there are none."""
+    if not rows:
+        return []
+    columns = list(zip(*rows, strict=True))
+    least = [max(max(map(_cells, cell.split()), default=0) for cell in cells) for cells in columns]
+    most = [max(map(_cells, cells)) for cells in columns]
+    left = width - 2 * (len(columns) - 1) - sum(least)
+    if left < 0:
+        return None
+    widths = list(least)
+    # Those that need little get it first, so that one long text takes what remains.
+    order = sorted(range(len(columns)), key=lambda at: most[at] - least[at])
+    for at in order:
+        more = min(most[at] - least[at], left)
+        widths[at] += more
+        left -= more
+    longest = max(range(len(columns)), key=lambda at: most[at])
+    if widths[longest] < min(most[longest], _LEAST_TEXT):
+        return None
+    return widths
+
+
+def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (
+        cell + " " * (width - _cells(cell)) for cell, width in zip(cells, widths, strict=True)
+    )
+    return "  ".join(padded).rstrip()
+
+
+def _stacked(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> Iterator[tuple[str, str]]:
+    """Each row as lines `HEADING  cell`; without headings, the first cell is the heading."""
+    for at, row in enumerate(rows):
+        if at and headings:
+            yield "", ""
+        pairs = (
+            [pair for pair in zip(headings, row, strict=True) if pair[1]]
+            if headings
+            else [(row[0], "  ".join(filter(None, row[1:])))]
+        )
+        indent = max((_cells(name) for name, _ in pairs), default=0) + 2
+        if not headings or indent > width // 2:
+            indent = 2
+            for name, text in pairs:
+                yield wrapped(name, width), "dim"
+                for line in _wrap(text, width - indent):
+                    yield " " * indent + line, ""
+            continue
+        for name, text in pairs:
+            first, *more = _wrap(text, width - indent)
+            yield f"{name}{' ' * (indent - _cells(name))}{first}", ""
+            for line in more:
+                yield " " * indent + line, ""
+
+
+def wrapped(text: str, width: int) -> str:
+    """Text in lines of at most this width, broken between words only."""
+    return "\n".join(_wrap(text, width))
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    if _cells(text) <= width:
+        return [text]
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and _cells(lines[-1]) + 1 + _cells(word) > width:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+    return lines
+
+
+def _cells(text: str) -> int:
+    """Columns of a terminal that a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 if TYPE_CHECKING:
-    # What `add_parser` of a module gets; argparse has no public name for it.
+    # What `add_parser` of a module gets, and a parser or a group; argparse has no public names.
     Subparsers: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+    Container: TypeAlias = argparse._ActionsContainer
 
 EXIT_CODES: Final = {
     0: "success",
     1: "failure; the message says why",
     2: "the command line is invalid",
 }
+
+_INVALID_CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)$", re.DOTALL)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of an error message: the known word that is most like this one; "" if none is."""
+    near = difflib.get_close_matches(word.lower(), list(known), n=1)
+    return f' (did you mean "{near[0]}"?)' if near else ""
+
+
+class VerbParser(argparse.ArgumentParser):
+    """A parser that names the choice that was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and message, and exit with code 2."""
+        found = _INVALID_CHOICE.search(message)
+        if found:
+            known = [choice.strip(" '\"") for choice in found[2].split(",")]
+            message += did_you_mean(found[1], known)
+        super().error(message)
 
 
 def add_verb(
@@ -69,6 +92,13 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def add_namespace(parser: Container) -> argparse.Action:
+    """Add -n, which names one namespace."""
+    return parser.add_argument(
+        "-n", "--namespace", help="default: that of the kubeconfig's context"
+    )
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:

@@ -30,7 +30,7 @@ _FILE: Final = re.compile(r"# FILE: (?P<name>[\w./-]+)\n")
 # What only reads may be asked again until it shows what the page says.
 _READS: Final = re.compile(
     r"((rackgate )?kubectl (get|describe|events|version|kustomize)"
-    r"|rackgate (explain|invariants|status|place|queues|workloads|preflight)"
+    r"|rackgate (explain|get|invariants|status|place|queues|workloads|preflight)"
     r"|rackgate osmo (keys|render|explain|check))\b"
 )
 WAIT_S: Final = 90.0

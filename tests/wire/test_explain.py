@@ -16,6 +16,7 @@ from rackgate.features import Features
 from rackgate.gang.link import run_id
 from rackgate_assigner.explain.explanation import Explanation
 from rackgate_cli.errors import CommandError
+from rackgate_cli.explain.command import split_name
 from rackgate_cli.explain.explainer import WorkloadExplainer
 from rackgate_cli.explain.gangs import GangReader, status_blocks
 from rackgate_cli.explain.view import blocks
@@ -32,8 +33,8 @@ class Desk:
 
     world: World
 
-    async def named(self, name: str, namespace: str = NAMESPACE) -> Explanation:
-        return await self._ask("named", namespace, name)
+    async def named(self, name: str, namespace: str = NAMESPACE, *, kind: str = "") -> Explanation:
+        return await self._ask("named", namespace, name, kind)
 
     async def manifest(self, document: dict[str, Any]) -> Explanation:
         return await self._ask("manifest", document, None, NAMESPACE)
@@ -232,9 +233,20 @@ async def test_what_is_not_there_is_reported_with_what_has_a_similar_name(desk: 
         await desk.named("trian")
 
 
-async def test_a_name_before_the_slash_that_is_a_kind_is_reported(desk: Desk) -> None:
-    with pytest.raises(CommandError, match="before the slash is a namespace, not a kind"):
-        await desk.named("train", "jobs.batch")
+async def test_a_name_with_a_kind_means_the_job_of_this_kind(desk: Desk) -> None:
+    assert split_name("jobs.batch/train") == ("", "Job", "train")
+    assert split_name("jobset/train") == ("", "JobSet", "train")
+    assert split_name("team-a/train") == ("team-a", "", "train")
+    assert split_name("train") == ("", "", "train")
+    async with assigner(desk.world):
+        desk.world.submit("train", 5, required=RACK)
+        await eventually(lambda: desk.world.condition("train", "QuotaReserved")[0] == "False")
+    found = await desk.named("train", kind="Job")
+    assert found.job == f"{NAMESPACE}/train"
+    assert await desk.named(found.workload.partition("/")[2], kind="Workload") == found
+    for kind in ("JobSet", "Workload"):
+        with pytest.raises(CommandError, match='no Workload and no job "train"'):
+            await desk.named("train", kind=kind)
 
 
 async def test_a_missing_workload_is_reported_where_jobs_may_not_be_read(desk: Desk) -> None:

@@ -1,22 +1,30 @@
-"""`rackgate queues` and `rackgate workloads` against a fake cluster over real HTTP."""
+"""`rackgate get` against a fake cluster over real HTTP."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
+import yaml
 
 from rackgate.api import resources as kinds
+from rackgate.kube.client import Client
 from rackgate_cli.__main__ import build_parser
 from rackgate_cli.errors import CommandError
-from rackgate_cli.queues import command
+from rackgate_cli.get import command
+from rackgate_cli.get import kinds as shown_kinds
+from rackgate_cli.get.output import print_changes, print_report
+from rackgate_cli.get.watching import call_on_changes
 from rackgate_cli.queues.model import QueueReport, WorkloadReport
-from tests.support.apiserver import Object, Request
+from tests.support.apiserver import Object, Request, Stream
 from tests.support.apiserver_objects import RejectedRequest, Target
 from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish
 
@@ -27,12 +35,14 @@ class Cluster(World):
     Attributes:
         positions: by name of the LocalQueue, the names of the Workloads in it.
         forbidden: plurals that may not be listed in all namespaces.
+        lacking: plurals that may not be listed at all.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.positions: dict[str, list[str]] | None = None
         self.forbidden: set[str] = set()
+        self.lacking: set[str] = set()
 
     def _do(self, target: Target, seen: Request) -> tuple[int, Object]:
         if target.sub == "pendingworkloads":
@@ -49,6 +59,11 @@ class Cluster(World):
                 for at, name in enumerate(found)
             ]
             return 200, {"items": items}
+        if target.plural == "selfsubjectaccessreviews":
+            asked = json.loads(seen.body or b"{}")["spec"]["resourceAttributes"]
+            return 201, {"status": {"allowed": asked["resource"] not in self.lacking}}
+        if target.plural in self.lacking and not target.name:
+            raise RejectedRequest(403, "Forbidden", f"{target.plural} is forbidden")
         if target.plural in self.forbidden and not target.name and not target.namespace:
             raise RejectedRequest(403, "Forbidden", f"{target.plural} is forbidden")
         return super()._do(target, seen)
@@ -65,10 +80,17 @@ def arguments(*words: str) -> argparse.Namespace:
     return build_parser(words[0]).parse_args(words)
 
 
+async def _report(client: Client, given: argparse.Namespace, namespace: str | None) -> Any:
+    shown, given.names = shown_kinds.parse(given.kind, given.names)
+    return await command.read_report(client, given, shown, namespace)
+
+
 async def workloads(world: World, *words: str, namespace: str | None = NAMESPACE) -> WorkloadReport:
     client = world.client()
     try:
-        return await command._read_workloads(client, arguments("workloads", *words), namespace)
+        found = await _report(client, arguments("workloads", *words), namespace)
+        assert isinstance(found, WorkloadReport)
+        return found
     finally:
         await client.close()
 
@@ -76,7 +98,9 @@ async def workloads(world: World, *words: str, namespace: str | None = NAMESPACE
 async def queues(world: World, *words: str, namespace: str | None = NAMESPACE) -> QueueReport:
     client = world.client()
     try:
-        return await command._read_queues(client, arguments("queues", *words), namespace)
+        found = await _report(client, arguments("queues", *words), namespace)
+        assert isinstance(found, QueueReport)
+        return found
     finally:
         await client.close()
 
@@ -180,6 +204,10 @@ async def test_a_user_of_one_namespace_gets_positions_in_local_queues(world: Clu
     assert "nominal quotas are unknown" in shown.notes[0]
     with pytest.raises(CommandError, match=r"cannot be listed: .*; name a namespace with -n"):
         await workloads(world, namespace=None)
+    world.lacking = {"workloads", "localqueues"}
+    named = "may not list localqueues.kueue.x-k8s.io and list workloads.kueue.x-k8s.io in namespace"
+    with pytest.raises(CommandError, match=f'{named}.* "rackgate-batch-user"'):
+        await workloads(world)
 
 
 async def test_filters(world: Cluster) -> None:
@@ -218,13 +246,13 @@ async def test_only_reads(world: Cluster) -> None:
     assert {request.method for request in world.requests} == {"GET"}
 
 
-def test_json_has_the_names_of_the_api(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_documents_have_the_names_of_the_api(
+    output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = WorkloadReport((), "objects", ("computed",))
-    monkeypatch.setattr(command, "_run", lambda *_: report)
-    assert command.show_workloads(arguments("workloads", "-o", "json")) == 0
-    written: dict[str, Any] = json.loads(capsys.readouterr().out)
+    print_report(report, output, all_namespaces=False, nothing="nothing")
+    written: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
     assert written == {
         "items": [],
         "positionsFrom": "objects",
@@ -232,7 +260,100 @@ def test_json_has_the_names_of_the_api(
         "kind": "WorkloadReport",
         "apiVersion": "queues.rackgate.dev/v1alpha1",
     }
-    assert command.show_workloads(arguments("workloads")) == 0
+    print_report(report, None, all_namespaces=False, nothing="No Workloads found.")
     printed = capsys.readouterr()
     assert printed.out == "No Workloads found.\n"
     assert printed.err == "note: computed\n"
+
+
+async def test_names_with_and_without_a_kind(
+    world: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await busy(world)
+    for name in ("job/second", "Job/second", "jobs/second"):
+        assert [row.job for row in (await workloads(world, name)).items] == ["Job/second"]
+    found = await workloads(world, "second", "job/third")
+    assert [row.job for row in found.items] == ["Job/second", "Job/third"]
+    with pytest.raises(CommandError, match='no Workload or job "jobset/second" here'):
+        await workloads(world, "jobset/second")
+    capsys.readouterr()  # the log of the assigner
+    print_report(found, "name", all_namespaces=False, nothing="")
+    names = [row.name for row in found.items]
+    assert capsys.readouterr().out.split() == [f"workload.kueue.x-k8s.io/{one}" for one in names]
+
+
+async def test_only_what_changed_is_printed_again(
+    world: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await busy(world)
+    before = await workloads(world)
+    capsys.readouterr()  # the log of the assigner
+    print_changes(before, await workloads(world), None, all_namespaces=False)
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "")
+    changed = {row.job: row.name for row in before.items}["Job/third"]
+    world.change(kinds.WORKLOADS, changed, lambda o: o["spec"].update(active=False))
+    print_changes(before, await workloads(world), None, all_namespaces=False)
+    shown = capsys.readouterr().out
+    assert "job/third" in shown
+    assert "Deactivated" in shown
+    assert "job/first" not in shown
+    after = msgspec.structs.replace(before, items=before.items[:-1])
+    print_changes(before, after, None, all_namespaces=False)
+    gone = before.items[-1].name
+    assert capsys.readouterr().err == f"workload.kueue.x-k8s.io/{gone} is not shown any more\n"
+
+
+def watches(world: Cluster) -> list[Stream]:
+    return [stream for stream in world.streams if stream.target.plural == "workloads"]
+
+
+async def test_watching_reads_again_after_a_change(
+    world: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rackgate_cli.get.watching.PAUSE_S", 0.01)
+    await busy(world)
+    client = world.client()
+    read: list[dict[str, str]] = []
+
+    async def act() -> None:
+        found = await _report(client, arguments("workloads"), NAMESPACE)
+        read.append({row.job: row.status for row in found.items})
+
+    following = asyncio.ensure_future(call_on_changes(client, "workloads", NAMESPACE, act))
+    try:
+        await eventually(
+            lambda: any(stream.target.plural == "workloads" for stream in world.streams)
+        )
+        for stream in [one for one in world.streams if one.target.plural == "workloads"]:
+            stream.cut()  # it reads again after a broken watch, too
+        name = {row.job: row.name for row in (await workloads(world)).items}["Job/third"]
+        world.change(kinds.WORKLOADS, name, lambda o: o["spec"].update(active=False))
+        await eventually(lambda: read and read[-1].get("Job/third") == "Deactivated")
+    finally:
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+        await client.close()
+
+
+async def test_watching_shows_what_other_namespaces_change(
+    world: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rackgate_cli.get.watching.PAUSE_S", 0.01)
+    monkeypatch.setattr("rackgate_cli.get.watching.REFRESH_S", 0.05)
+    client = world.client()
+    calls = 0
+
+    async def act() -> None:
+        nonlocal calls
+        calls += 1
+
+    following = asyncio.ensure_future(call_on_changes(client, "queues", "empty", act))
+    try:
+        await eventually(lambda: calls >= 3)  # without any event
+    finally:
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+        await client.close()

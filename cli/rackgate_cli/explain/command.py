@@ -7,8 +7,9 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rackgate_cli import completion
 from rackgate_cli.errors import CommandError, UsageError
-from rackgate_cli.verbs import add_target, add_verb, whole_number
+from rackgate_cli.verbs import add_namespace, add_target, add_verb, whole_number
 
 if TYPE_CHECKING:
     from rackgate_assigner.settings import AssignerSettings
@@ -29,6 +30,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "API server checks a manifest of -f by a dry run.",
         examples=(
             "rackgate explain train -n team-a           # a Job, JobSet, RayCluster or RayJob",
+            "rackgate explain jobset/train",
             "rackgate explain team-a/job-train-5d2f1    # a Workload",
             "rackgate explain -f job.yaml               # would it fit, and where?",
             "rackgate explain train --json | jq .changes",
@@ -41,13 +43,15 @@ def add_parser(subparsers: Subparsers) -> None:
         },
         note="--schema describes the JSON. Its apiVersion changes when a field changes meaning.",
     )
-    parser.add_argument(
+    named = parser.add_argument(
         "workload",
         metavar="WORKLOAD",
         nargs="?",
-        help="name of a Workload or of its job, or namespace/name; with -f: which one of the file",
+        help="name of a Workload or of its job, job/name (or jobset, raycluster, workload), or "
+        "namespace/name; with -f: which one of the file",
     )
-    parser.add_argument("-n", "--namespace", help="default: that of the kubeconfig's context")
+    completion.set_completer(named, completion.jobs)
+    completion.set_completer(add_namespace(parser), completion.namespaces)
     parser.add_argument(
         "-f",
         "--file",
@@ -82,7 +86,20 @@ def add_parser(subparsers: Subparsers) -> None:
 def _check_name(text: str) -> None:
     parts = text.split("/")
     if len(parts) > 2 or not all(parts):
-        raise UsageError(f'"{text}" is not a name: write NAME or NAMESPACE/NAME')
+        raise UsageError(f'"{text}" is not a name: write NAME, KIND/NAME or NAMESPACE/NAME')
+
+
+def split_name(text: str) -> tuple[str, str, str]:
+    """Namespace, kind and name of NAME, KIND/NAME or NAMESPACE/NAME, "" for what is not written.
+
+    The word before the slash is a kind if there is one of this name. For a namespace that is called
+    like a kind, there is --namespace.
+    """
+    from rackgate_cli.jobs.names import SPELLINGS
+
+    before, _, name = text.rpartition("/")
+    kind = SPELLINGS.get(before.lower(), "")
+    return ("", kind, name) if kind else (before, "", name)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -144,13 +161,13 @@ async def _explain(arguments: argparse.Namespace) -> Any:
         )
         if document is not None:
             return await asking.manifest(document, arguments.namespace, target.namespace)
-        namespace, _, name = arguments.workload.rpartition("/")
+        namespace, kind, name = split_name(arguments.workload)
         if namespace and arguments.namespace and namespace != arguments.namespace:
             raise UsageError(
                 f'WORKLOAD is in namespace "{namespace}", --namespace is "{arguments.namespace}"'
             )
         namespace = namespace or arguments.namespace or target.namespace
-        return await asking.named(namespace, name)
+        return await asking.named(namespace, name, kind)
 
 
 def _settings(config: Path | None) -> AssignerSettings:

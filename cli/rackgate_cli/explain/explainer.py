@@ -48,7 +48,6 @@ from rackgate_cli.explain.reading import (
 )
 
 _NOT_EXPLAINED = ("inactive", "deleting", "evicted")
-_KINDS = (*map(str.lower, KINDS), "workload", "kwl")
 
 
 class WorkloadExplainer:
@@ -91,8 +90,13 @@ class WorkloadExplainer:
             preview = preview.after_dry_run(checked.errors, checked.warnings)
         return self._explain(preview, found)
 
-    async def named(self, namespace: str, name: str) -> Explanation:
+    async def named(self, namespace: str, name: str, kind: str = "") -> Explanation:
         """The Workload with that name, or that of the job with that name.
+
+        Args:
+            namespace: of both.
+            name: of a Workload or of its job.
+            kind: of the job, or `Workload`; "" for any.
 
         A user with rights in this namespace alone gets what the Workload itself says.
 
@@ -103,9 +107,9 @@ class WorkloadExplainer:
             found = await self._read(namespace)
         except MissingRightsError as error:
             found = await self._read_namespace(namespace, error)
-        workload = _find(found, namespace, name)
+        workload = _find(found, namespace, name, kind)
         if workload is None:
-            return await self._job(namespace, name, found)
+            return await self._job(namespace, name, found, kind)
         key = workload.metadata.key
         if found.one_namespace and found.cache.usages[key].pending:
             explanation: Explanation | None = _last_cycle(found.cache.workloads[key], workload)
@@ -158,10 +162,12 @@ class WorkloadExplainer:
         except (ForbiddenError, NotFoundError):
             return None
 
-    async def _job(self, namespace: str, name: str, found: ClusterReading) -> Explanation:
+    async def _job(
+        self, namespace: str, name: str, found: ClusterReading, wanted: str
+    ) -> Explanation:
         """A job without a Workload."""
         forbidden: dict[str, str] = {}
-        for kind in KINDS.values():
+        for kind in [one for one in KINDS.values() if wanted in ("", one.name)]:
             try:
                 raw = await self._client.get(kind.resource.path(namespace, name))
             except NotFoundError:
@@ -291,10 +297,10 @@ def _last_cycle(row: WorkloadInfo, workload: Workload) -> Explanation:
     )
 
 
-def _find(found: ClusterReading, namespace: str, name: str) -> Workload | None:
+def _find(found: ClusterReading, namespace: str, name: str, kind: str) -> Workload | None:
     """The Workload of that name, else the newest one of the job of that name."""
     workload = found.workloads.get(f"{namespace}/{name}")
-    if workload is not None:
+    if workload is not None and kind in ("", WORKLOAD):
         return workload
     owned = [
         item
@@ -302,6 +308,7 @@ def _find(found: ClusterReading, namespace: str, name: str) -> Workload | None:
         if item.metadata.namespace == namespace
         and item.metadata.controller is not None
         and item.metadata.controller.kind != WORKLOAD
+        and kind in ("", item.metadata.controller.kind)
         and item.metadata.controller.name == name
     ]
     return max(owned, key=lambda item: item.metadata.creation_timestamp or "", default=None)
@@ -320,8 +327,6 @@ def _kind_of(workload: Workload) -> str:
 def _not_found_message(found: ClusterReading, namespace: str, name: str) -> str:
     """That no object has this name, and which similar names exist."""
     hint = _similar_names(found, namespace, name)
-    if not hint and namespace.partition(".")[0].rstrip("s") in _KINDS:
-        hint = "; the part before the slash is a namespace, not a kind"
     return f'there is no Workload and no job "{name}" in namespace "{namespace}"{hint}'
 
 

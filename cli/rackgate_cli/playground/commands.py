@@ -1,4 +1,4 @@
-"""The verbs of the playground: up, down, status, scale, stop, start, logs, kubectl, binaries."""
+"""The verbs of the playground: up, down, status, scale, stop, start, kubectl, binaries."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def add_parser(subparsers: Subparsers) -> None:
     down = _verb(
         subparsers,
         "down",
-        lambda given: playground.down(given.state, purge=given.purge),
+        _down,
         "stop all processes of the playground",
         "Stops what `rackgate up` started, also after a crash, and waits until its ports are free. "
         "Without --purge the next `up` finds all objects again.",
@@ -188,17 +188,6 @@ def _add_replica_verbs(subparsers: Subparsers) -> None:
 
 
 def _add_inspection_verbs(subparsers: Subparsers) -> None:
-    logs = _verb(
-        subparsers,
-        "logs",
-        _logs,
-        "print the log of a service or component",
-        "Prints the log of one component, or of all replicas of a service.",
-        "rackgate logs assigner",
-        "rackgate logs webhook-0 --follow",
-    )
-    logs.add_argument("component", metavar="SERVICE")
-    logs.add_argument("--follow", "-f", action="store_true", help="keep printing new lines")
     kubectl = _verb(
         subparsers,
         "kubectl",
@@ -264,6 +253,17 @@ def _up(arguments: argparse.Namespace) -> None:
     sys.stdout.write(f"export KUBECONFIG={StateFolder(state).kubeconfig}\n")
 
 
+def _down(arguments: argparse.Namespace) -> None:
+    folder = StateFolder(state_dir(arguments.state))
+    path = folder.path
+    if path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None):
+        playground.down(arguments.state, purge=arguments.purge)
+        return
+    if arguments.state is not None:
+        raise CommandError(f"there is no playground in {folder.path}")
+    print(f"there is no playground in {folder.path}: nothing to stop", file=sys.stderr)
+
+
 def _status(arguments: argparse.Namespace) -> None:
     from rackgate_cli.tables import Grid, Line, show, show_json
 
@@ -281,17 +281,23 @@ def _status(arguments: argparse.Namespace) -> None:
     show([Grid(("COMPONENT", "STATE", "PID", "LOG"), rows), Line(""), Grid((), places)])
 
 
-def _logs(arguments: argparse.Namespace) -> None:
-    folder = StateFolder(state_dir(arguments.state))
+def show_component_logs(state: str | None, component: str, *, follow: bool) -> None:
+    """Print the log of one component of a playground, or of all replicas of a service.
+
+    Raises:
+        CommandError: there is no playground in that folder.
+        UsageError: it has no such component.
+    """
+    folder = StateFolder(state_dir(state))
     known = playground.component_names(playground.require(folder))
     chosen = [
         name
         for name in known
-        if arguments.component in (name, name.rpartition("-")[0] if name not in COMPONENTS else "")
+        if component in (name, name.rpartition("-")[0] if name not in COMPONENTS else "")
     ]
     if not chosen:
-        raise UsageError(f'unknown component "{arguments.component}" (known: {", ".join(known)})')
-    _copy_logs([folder.logs / f"{name}.log" for name in chosen], follow=arguments.follow)
+        raise UsageError(f'unknown component "{component}" (known: {", ".join(known)})')
+    _copy_logs([folder.logs / f"{name}.log" for name in chosen], follow=follow)
 
 
 def _copy_logs(paths: Iterable[Path], *, follow: bool) -> None:

@@ -1,4 +1,4 @@
-"""Rows of `rackgate queues` and `rackgate workloads`, from objects. Pure.
+"""Rows of `rackgate get queues` and `rackgate get workloads`, from objects. Pure.
 
 Field names of Kueue's API are kept. The JSON form of both verbs is that of these structs.
 """
@@ -26,6 +26,7 @@ from rackgate_assigner.quota.admission_fair_sharing import (
     UsageHistory,
 )
 from rackgate_assigner.quota.queues import cluster_queue_info, local_queue_info
+from rackgate_assigner.scheduler.backfill import read_expected_start
 from rackgate_assigner.scheduler.local_queue_order import pending_ranks
 from rackgate_assigner.visibility.pending_order import PendingOrder, order_in_steps
 from rackgate_assigner.workload.info import WorkloadInfo, priority_of, workload_info
@@ -82,7 +83,7 @@ class QueueRow(View, frozen=True):
 
 
 class QueueReport(View, frozen=True):
-    """Output of `rackgate queues -o json`."""
+    """Output of `rackgate get queues -o json`."""
 
     items: tuple[QueueRow, ...]
     notes: tuple[str, ...] = ()
@@ -105,6 +106,9 @@ class WorkloadRow(View, frozen=True):
         job: kind and name of its owner, "" without one.
         status: one of `STATUSES`.
         age_seconds: since its creation; None if unknown.
+        wait_seconds: of a pending one, since it was created, or queued again; None if unknown.
+        expected_start: of the first one in a queue with backfill, in RFC 3339; "" if unknown.
+        starts_by: it starts at that time or earlier; false: not before that time.
         reason: why it is pending, of the condition QuotaReserved.
         message: of that condition.
         position_in_cluster_queue: starts at 0; None if it is not pending, or unknown.
@@ -120,6 +124,9 @@ class WorkloadRow(View, frozen=True):
     status: str
     priority: int
     age_seconds: int | None = None
+    wait_seconds: int | None = None
+    expected_start: str = ""
+    starts_by: bool = False
     reason: str = ""
     message: str = ""
     position_in_cluster_queue: int | None = None
@@ -128,7 +135,7 @@ class WorkloadRow(View, frozen=True):
 
 
 class WorkloadReport(View, frozen=True):
-    """Output of `rackgate workloads -o json`.
+    """Output of `rackgate get workloads -o json`.
 
     Attributes:
         positions_from: `visibility` for the API, `objects` if they were computed, "" if no Workload
@@ -328,6 +335,7 @@ def workload_row(
     elif status == DEACTIVATED:
         evicted = workload.condition(WorkloadCondition.EVICTED)
         reason, message = DEACTIVATED, evicted.message if evicted is not None else ""
+    start = read_expected_start(info.pending_message) if status == PENDING else None
     admission = workload.status.admission
     return WorkloadRow(
         namespace=info.namespace,
@@ -342,12 +350,24 @@ def workload_row(
         status=status,
         priority=priority_of(info, classes),
         age_seconds=_age_s(workload.metadata.creation_timestamp, now),
+        wait_seconds=_age_s(_queued_at(workload), now) if status == PENDING else None,
+        expected_start=start.at if start is not None else "",
+        starts_by=start is not None and start.by,
         reason=reason,
         message=message,
         position_in_cluster_queue=position.in_cluster_queue,
         position_in_local_queue=position.in_local_queue,
         holds=_holds(workload) if status in (QUOTA_RESERVED, ADMITTED) else (),
     )
+
+
+def _queued_at(workload: Workload) -> str | None:
+    """When it began to wait: its creation, or the last time that it was queued again."""
+    for type_ in (WorkloadCondition.REQUEUED, WorkloadCondition.EVICTED):
+        found = workload.condition(type_)
+        if found is not None and found.status == "True" and found.last_transition_time:
+            return found.last_transition_time
+    return workload.metadata.creation_timestamp
 
 
 def _age_s(created: str | None, now: datetime) -> int | None:

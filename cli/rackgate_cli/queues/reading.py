@@ -16,6 +16,7 @@ from rackgate.kube.errors import ForbiddenError, KubeError, NotFoundError
 from rackgate.wire.core import Meta, View
 from rackgate.wire.kueue import ClusterQueue, LocalQueue, Workload, WorkloadPriorityClass
 from rackgate_assigner.watches import decode_workload, decoder
+from rackgate_cli import rights
 from rackgate_cli.errors import CommandError
 from rackgate_cli.lists import Decode, list_decoded
 from rackgate_cli.queues.model import (
@@ -25,7 +26,10 @@ from rackgate_cli.queues.model import (
     queues_with_pending,
     usage_ranks,
 )
+from rackgate_cli.rights import Right
+from rackgate_cli.roles import VIEWER
 
+_NEEDED: Final = (Right("list", kinds.LOCAL_QUEUES), Right("list", kinds.WORKLOADS))
 PAGE: Final = 4000
 MAX_CONCURRENT: Final = 8
 
@@ -138,8 +142,12 @@ async def _list_required(
             f"the cluster does not serve {kind.full_name}: Rackgate is not installed"
         ) from error
     except ForbiddenError as error:
-        hint = "" if namespace else "; name a namespace with -n"
-        raise CommandError(f"{kind.full_name} cannot be listed: {error.message}{hint}") from error
+        if namespace is not None:
+            raise await rights.explain(client, namespace, _NEEDED, error) from error
+        raise CommandError(
+            f"{kind.full_name} cannot be listed: {error.message}; name a namespace with -n, or ask "
+            f'an administrator to bind the ClusterRole "{VIEWER}" to you'
+        ) from error
 
 
 async def read_positions(

@@ -1,4 +1,4 @@
-"""Output of `rackgate queues` and `rackgate workloads` as tables."""
+"""Output of `rackgate get queues` and `rackgate get workloads` as tables."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _usage(row: UsageRow) -> tuple[str, ...]:
 
 
 def workload_blocks(
-    report: WorkloadReport, *, all_namespaces: bool, nothing: str
+    report: WorkloadReport, *, all_namespaces: bool, nothing: str, wide: bool = False
 ) -> Iterator[Block]:
     """Who waits, who holds quota, and the others.
 
@@ -84,6 +84,7 @@ def workload_blocks(
         report: the rows, sorted.
         all_namespaces: show the namespace of each.
         nothing: the line if there is no row.
+        wide: with all columns.
     """
     if not report.items:
         yield Line(nothing)
@@ -91,60 +92,76 @@ def workload_blocks(
     pending = [row for row in report.items if row.status == PENDING]
     holding = [row for row in report.items if row.status in (QUOTA_RESERVED, ADMITTED)]
     rest = [row for row in report.items if row.status in (FINISHED, DEACTIVATED)]
+    columns = tuple(_first_columns(wide=wide, all_namespaces=all_namespaces))
     if pending:
         yield Heading("PENDING")
-        headings = ("POSITION", "IN LOCALQUEUE", "PRIORITY", "AGE", "REASON", "MESSAGE")
-        yield _grid(pending, headings, _pending_cells, all_namespaces)
+        yield _grid(pending, (*columns, *_pending_columns(pending, wide=wide)))
     if holding:
         yield Heading("HOLDING QUOTA")
-        yield _grid(holding, ("STATUS", "PRIORITY", "AGE", "QUOTA"), _holding_cells, all_namespaces)
+        yield _grid(holding, (*columns, _STATUS, _PRIORITY, _AGE, ("QUOTA", _quota)))
     if rest:
         yield Heading("OTHERS")
-        yield _grid(rest, ("STATUS", "PRIORITY", "AGE", "MESSAGE"), _other_cells, all_namespaces)
+        yield _grid(rest, (*columns, _STATUS, _PRIORITY, _AGE, _MESSAGE))
 
 
-def _grid(
-    rows: Sequence[WorkloadRow],
-    headings: Sequence[str],
-    cells: Callable[[WorkloadRow], tuple[str, ...]],
-    all_namespaces: bool,
-) -> Grid:
-    first = ("NAMESPACE",) if all_namespaces else ()
+Column = tuple[str, Callable[[WorkloadRow], str]]
+
+
+def _grid(rows: Sequence[WorkloadRow], columns: Sequence[Column]) -> Grid:
     return Grid(
-        (*first, "NAME", "JOB", "LOCALQUEUE", "CLUSTERQUEUE", *headings),
-        [
-            (
-                *((row.namespace,) if all_namespaces else ()),
-                row.name,
-                row.job or "-",
-                row.local_queue or "-",
-                row.cluster_queue or "-",
-                *cells(row),
-            )
-            for row in rows
-        ],
+        [heading for heading, _ in columns],
+        [[cell(row) or "-" for _, cell in columns] for row in rows],
     )
+
+
+def _job(row: WorkloadRow) -> str:
+    """As other verbs take it: the job, or the Workload of no job."""
+    kind, _, name = row.job.partition("/")
+    return f"{kind.lower()}/{name}" if name else f"workload/{row.name}"
+
+
+_STATUS: Final[Column] = ("STATUS", lambda row: row.status)
+_PRIORITY: Final[Column] = ("PRIORITY", lambda row: str(row.priority))
+_AGE: Final[Column] = ("AGE", lambda row: age(row.age_seconds))
+_MESSAGE: Final[Column] = ("MESSAGE", lambda row: row.message)
+
+
+def _first_columns(*, wide: bool, all_namespaces: bool) -> Iterator[Column]:
+    if all_namespaces:
+        yield "NAMESPACE", lambda row: row.namespace
+    yield "JOB", _job
+    if wide:
+        yield "WORKLOAD", lambda row: row.name
+    yield "LOCALQUEUE", lambda row: row.local_queue
+    if wide or all_namespaces:
+        yield "CLUSTERQUEUE", lambda row: row.cluster_queue
+
+
+def _pending_columns(rows: Sequence[WorkloadRow], *, wide: bool) -> Iterator[Column]:
+    yield "POSITION", lambda row: _place(row.position_in_cluster_queue)
+    # Without the right to see other namespaces, only this position is known.
+    if wide or any(row.position_in_cluster_queue is None for row in rows):
+        yield "IN LOCALQUEUE", lambda row: _place(row.position_in_local_queue)
+    yield _PRIORITY
+    yield "WAIT", lambda row: age(row.wait_seconds)
+    if any(row.expected_start for row in rows):
+        yield "EXPECTED START", _start
+    if wide:
+        yield _AGE
+    yield "REASON", lambda row: row.reason
+    if wide:
+        yield _MESSAGE
 
 
 def _place(position: int | None) -> str:
     return "-" if position is None else str(position + 1)
 
 
-def _pending_cells(row: WorkloadRow) -> tuple[str, ...]:
-    return (
-        _place(row.position_in_cluster_queue),
-        _place(row.position_in_local_queue),
-        str(row.priority),
-        age(row.age_seconds),
-        row.reason or "-",
-        row.message,
-    )
+def _start(row: WorkloadRow) -> str:
+    if not row.expected_start:
+        return "-"
+    return f"{'by' if row.starts_by else 'not before'} {row.expected_start}"
 
 
-def _holding_cells(row: WorkloadRow) -> tuple[str, ...]:
-    held = ", ".join(f"{one.amount} {one.resource} ({one.flavor})" for one in row.holds)
-    return row.status, str(row.priority), age(row.age_seconds), held or "-"
-
-
-def _other_cells(row: WorkloadRow) -> tuple[str, ...]:
-    return row.status, str(row.priority), age(row.age_seconds), row.message or "-"
+def _quota(row: WorkloadRow) -> str:
+    return ", ".join(f"{one.amount} {one.resource} ({one.flavor})" for one in row.holds)

@@ -12,6 +12,7 @@ backup, the client sends no more requests.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -384,6 +385,35 @@ class Client:
             TransportError: with reason `Unreachable`, `Broken`, or `Stalled` (no data).
         """
         query = {**(params or {}), "watch": "1"}
+        accept = METADATA if self._metadata_only else None
+        try:
+            async with self._open_stream("WATCH", path, query, accept, idle_s) as response:
+                splitter = LineSplitter(MAX_LINE_BYTES)
+                async for chunk in response.content.iter_any():
+                    if lines := splitter.feed(chunk):
+                        yield lines
+                if lines := splitter.flush():
+                    yield lines
+        except LineOverflowError as error:
+            raise LineTooLongError("WATCH", path, message=str(error)) from error
+
+    async def read_stream(
+        self, path: str, params: Params | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """The bytes of an answer as they arrive, such as a log that is followed.
+
+        Raises:
+            TransportError: with reason `Unreachable` or `Broken`.
+        """
+        async with self._open_stream("GET", path, params or {}, None, None) as response:
+            async for chunk in response.content.iter_any():
+                yield chunk
+
+    @contextlib.asynccontextmanager
+    async def _open_stream(
+        self, verb: str, path: str, query: Params, accept: str | None, idle_s: float | None
+    ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
+        """A response whose body has no end; `idle_s` limits the time without data."""
         opened = False
         self.versions.check()
         await self._budget.acquire_token()
@@ -397,28 +427,21 @@ class Client:
                 params=query,
                 body=None,
                 content_type=None,
-                accept=METADATA if self._metadata_only else None,
+                accept=accept,
                 timeout=limit,
             ) as response:
-                self._count("WATCH", path, str(response.status), None)
+                self._count(verb, path, str(response.status), None)
                 if response.status != 200:
-                    error = _response_error("WATCH", path, response, await response.read())
+                    error = _response_error(verb, path, response, await response.read())
                     if isinstance(error, UnauthorizedError):
                         await self._transport.credentials.renew(error.sent)
                     raise error
                 opened = True
-                splitter = LineSplitter(MAX_LINE_BYTES)
-                async for chunk in response.content.iter_any():
-                    if lines := splitter.feed(chunk):
-                        yield lines
-                if lines := splitter.flush():
-                    yield lines
-        except LineOverflowError as error:
-            raise LineTooLongError("WATCH", path, message=str(error)) from error
+                yield response
         except (aiohttp.ClientError, OSError) as error:
             broken = "Stalled" if isinstance(error, TimeoutError) else "Broken"
             reason = broken if opened else "Unreachable"
-            raise TransportError("WATCH", path, reason=reason, message=_describe(error)) from error
+            raise TransportError(verb, path, reason=reason, message=_describe(error)) from error
 
     async def close(self) -> None:
         """Close the session, which all siblings share."""

@@ -14,6 +14,7 @@ import secrets
 import signal
 import socket
 import sys
+import textwrap
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +25,7 @@ import structlog
 from rackgate.features import without_effect
 from rackgate.runtime import clock, logs, metrics
 from rackgate.runtime.settings import BaseServiceSettings, SettingsError, load_settings
+from rackgate.runtime.settings_table import settings_help
 from rackgate.runtime.tasks import spawn
 
 S = TypeVar("S", bound=BaseServiceSettings)
@@ -139,18 +141,29 @@ async def _run(main: Callable[[S, asyncio.Event], Awaitable[None]], settings: S)
     return 0 if stop.is_set() else 1
 
 
+class _HelpParser(argparse.ArgumentParser):
+    """A parser whose list of settings is made only if it is printed."""
+
+    epilog_of: Callable[[], str]
+
+    def format_help(self) -> str:
+        self.epilog = self.epilog_of()
+        return super().format_help()
+
+
 def _parser(
     service: str, settings: type[BaseServiceSettings], description: str
 ) -> argparse.ArgumentParser:
-    keys = "\n".join(
-        f"  {field.alias or name}: {field.description or ''}"
-        for name, field in settings.model_fields.items()
-    )
-    parser = argparse.ArgumentParser(
+    parser = _HelpParser(
         prog=f"rackgate-{service}",
-        description=description or None,
-        epilog=f"settings:\n{keys}\n\nenvironment: RACKGATE_{service.upper()}_<FIELD>[__<FIELD>]",
+        description=textwrap.fill(description, 80) or None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    variable = f"RACKGATE_{service.upper()}_"
+    parser.epilog_of = lambda: (
+        f"settings, as in the file and for --set:\n{settings_help(settings)}\n\n"
+        f"environment: {variable}FIELD or {variable}BLOCK__FIELD, in snake case and capitals,\n"
+        f"such as {variable}LEADER_ELECTION__LEASE_DURATION"
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, a YAML file")
     parser.add_argument(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from rackgate.runtime.settings import LeaderElectionSettings
-from rackgate_cli.__main__ import main
+from rackgate_cli.__main__ import VERBS, _parse, main
 from rackgate_cli.controlplane.binaries.versions import COMPONENTS
 from rackgate_cli.controlplane.pki import ensure_pki
 from rackgate_cli.controlplane.processes import ProcessRecord
@@ -37,7 +38,6 @@ def test_every_verb_explains_itself_with_examples(verb: str) -> None:
     "line",
     [
         [],
-        ["nonsense"],
         ["up", "--nodes", "-1"],
         ["up", "--nodes", "many"],
         ["up", "--services", "webhook,cook"],
@@ -56,6 +56,51 @@ def test_wrong_usage_ends_with_code_2(line: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(line)
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["nonsense"], 'unknown verb "nonsense"; "rackgate --help" lists all verbs'),
+        (["gt", "queues"], 'unknown verb "gt" (did you mean "get"?)'),
+        (["cancle", "train"], 'unknown verb "cancle" (did you mean "cancel"?)'),
+        (["get", "quees"], 'unknown kind "quees" (did you mean "queues"?)'),
+        (["get", "queues", "job/train"], '"job/train" and queues cannot be shown together'),
+        (["get", "queues", "-l", "a=b"], "--selector selects Workloads, not queues"),
+        (["get", "queues", "--level", "rack"], "--level selects domains of a topology, not queues"),
+        (["get", "topology", "-w"], "-w works for queues and workloads, not for topology"),
+        (["hold", "jbo/train"], 'unknown kind "jbo" in "jbo/train" (did you mean "job"?)'),
+        (["hold", "job/"], '"job/" is not a name: write NAME or KIND/NAME'),
+    ],
+)
+def test_a_wrong_word_is_named_with_what_was_probably_meant(
+    line: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_wrong_verb_of_a_verb_is_named_with_what_was_probably_meant(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["osmo", "chekc"])
+    assert '(did you mean "check"?)' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"kubectl"}))
+def test_flags_may_stand_between_names(verb: str) -> None:
+    # argparse rejects parsers for which it cannot do this, unless the verb has verbs of its own.
+    with contextlib.suppress(SystemExit, CommandError):
+        main([verb, "--no-such-flag"])
+    if verb in ("hold", "resume", "cancel", "requeue"):
+        given = _parse([verb, "job/a", "-n", "team-a", "job/b"])
+        assert (given.jobs, given.namespace) == (["job/a", "job/b"], "team-a")
+
+
+def test_get_takes_flags_before_its_kind() -> None:
+    given = _parse(["get", "-n", "team-a", "queues", "-o", "json", "gpu"])
+    assert (given.kind, given.names, given.namespace) == ("queues", ["gpu"], "team-a")
 
 
 def test_leases_may_last_as_long_as_the_services_take_and_do_by_default() -> None:
@@ -90,8 +135,19 @@ def test_kubectl_without_a_kubeconfig_does_not_look_elsewhere(
     assert capsys.readouterr().err == expected
 
 
-def test_down_without_a_playground_is_fine(tmp_path: Path) -> None:
-    assert main(["down", "--state", str(tmp_path / "none")]) == 0
+def test_down_says_that_there_is_no_playground(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("none", "empty"):
+        assert main(["down", "--state", str(tmp_path / name)]) == 1
+        said = f"rackgate: there is no playground in {tmp_path / name}\n"
+        assert capsys.readouterr().err == said
+    # In the default folder, that is what `down` is for.
+    monkeypatch.setenv("RACKGATE_STATE", str(tmp_path / "none"))
+    assert main(["down"]) == 0
+    said = f"there is no playground in {tmp_path / 'none'}: nothing to stop\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize("line", [["up", "--nodes", "0"], ["down", "--purge"]])

@@ -243,9 +243,9 @@ def test_the_schema_is_printed_without_any_cluster(capsys: pytest.CaptureFixture
     ("line", "words"),
     [
         (["explain"], "specify a Workload, its job"),
-        (["explain", ""], "write NAME or NAMESPACE/NAME"),
-        (["explain", "team/"], "write NAME or NAMESPACE/NAME"),
-        (["explain", "a/b/c"], "write NAME or NAMESPACE/NAME"),
+        (["explain", ""], "write NAME, KIND/NAME or NAMESPACE/NAME"),
+        (["explain", "team/"], "write NAME, KIND/NAME or NAMESPACE/NAME"),
+        (["explain", "a/b/c"], "write NAME, KIND/NAME or NAMESPACE/NAME"),
         (
             ["explain", "w", "--state", "/nonexistent", "--context", "c"],
             "cannot be used with --state",

@@ -1,15 +1,17 @@
-"""`rackgate queues` and `rackgate workloads`: rows from objects, and what is printed of them."""
+"""`rackgate get`: rows of queues and Workloads from objects, and what is printed of them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from rackgate.wire.kueue import ClusterQueue, LocalQueue, Workload
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.scheduler.backfill import ExpectedStart, with_expected_start
+from rackgate_assigner.scheduler.nomination.nomination import Nomination
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_cli.queues.model import (
     NO_POSITION,
@@ -151,8 +153,52 @@ def test_a_pending_workload_has_reason_position_and_age() -> None:
     assert (row.job, row.local_queue, row.cluster_queue) == ("Job/waits", "lq", "cq")
     assert (row.priority, row.age_seconds, row.position_in_cluster_queue) == (100, 3600, 4)
     shown = plain(workload_blocks(WorkloadReport((row,)), all_namespaces=False, nothing=""))
-    cells = ["waits", "Job/waits", "lq", "cq", "5", "2", "100", "60m", "WaitingForQuota"]
-    assert shown.splitlines()[2].split()[:9] == cells
+    cells = ["job/waits", "lq", "5", "100", "60m", "WaitingForQuota"]
+    assert shown.splitlines()[2].split() == cells
+    report = WorkloadReport((row,))
+    wide = plain(workload_blocks(report, all_namespaces=False, nothing="", wide=True))
+    cells = ["job/waits", "waits", "lq", "cq", "5", "2", "100", "60m", "60m", "WaitingForQuota"]
+    assert wide.splitlines()[2].split()[:10] == cells
+    assert wide.splitlines()[2].endswith("8 more needed")
+
+
+def test_each_table_names_the_job_and_its_queue() -> None:
+    rows = (row_of(workload("waits")), row_of(running()), row_of(workload("off", active=False)))
+    shown = plain(workload_blocks(WorkloadReport(rows), all_namespaces=False, nothing=""))
+    lines = [line.split()[:2] for line in shown.splitlines()]
+    assert lines.count(["JOB", "LOCALQUEUE"]) == 3
+    assert [line[0] for line in lines if line[1:] == ["lq"]] == ["job/waits", "job/runs", "job/off"]
+
+
+def test_who_was_queued_again_waits_since_then() -> None:
+    waits = workload(
+        "waits",
+        created="2026-08-01T12:30:00Z",
+        conditions={"Requeued": ("True", "Preempted", "")},
+    )
+    (condition,) = waits.status.conditions
+    when = msgspec.structs.replace(condition, last_transition_time="2026-08-01T13:20:00Z")
+    status = msgspec.structs.replace(waits.status, conditions=(when,))
+    row = row_of(msgspec.structs.replace(waits, status=status))
+    assert (row.age_seconds, row.wait_seconds) == (3600, 600)
+
+
+@pytest.mark.parametrize(("by", "shown"), [(True, "by"), (False, "not before")])
+def test_the_expected_start_is_what_the_assigner_says(by: bool, shown: str) -> None:
+    at = NOW.timestamp() + 600
+    start = ExpectedStart(at, 2, cast("Nomination", object()) if by else None)
+    message = with_expected_start("8 more needed", start, NOW.timestamp())
+    row = row_of(workload("w", conditions={"QuotaReserved": ("False", "Waiting", message)}))
+    assert (row.expected_start, row.starts_by) == ("2026-08-01T13:40:00Z", by)
+    found = plain(workload_blocks(WorkloadReport((row,)), all_namespaces=False, nothing=""))
+    assert "EXPECTED START" in found
+    assert f"{shown} 2026-08-01T13:40:00Z" in found
+    # Without a time, there is no estimate.
+    unknown = with_expected_start("8 more needed", None, NOW.timestamp())
+    row = row_of(workload("w", conditions={"QuotaReserved": ("False", "Waiting", unknown)}))
+    assert row.expected_start == ""
+    found = plain(workload_blocks(WorkloadReport((row,)), all_namespaces=False, nothing=""))
+    assert "EXPECTED START" not in found
 
 
 def test_what_a_workload_holds_is_shown() -> None:
@@ -162,7 +208,7 @@ def test_what_a_workload_holds_is_shown() -> None:
         [("cpu", "4")],
     )
     shown = plain(workload_blocks(WorkloadReport((row,)), all_namespaces=True, nothing=""))
-    assert shown.startswith("HOLDING QUOTA\nNAMESPACE  NAME")
+    assert shown.startswith("HOLDING QUOTA\nNAMESPACE  JOB")
     assert "4 cpu (tas)" in shown
 
 
@@ -210,6 +256,8 @@ def test_computed_positions_are_those_of_the_assigner() -> None:
 
 def test_untrusted_text_does_not_reach_the_terminal() -> None:
     hostile = row_of(workload("w", conditions={"QuotaReserved": ("False", "X", "a\x1b[2Jb\u202e")}))
-    shown = plain(workload_blocks(WorkloadReport((hostile,)), all_namespaces=False, nothing=""))
+    report = WorkloadReport((hostile,))
+    shown = plain(workload_blocks(report, all_namespaces=False, nothing="", wide=True))
+    assert "[2Jb" in shown
     assert "\x1b" not in shown
     assert "\u202e" not in shown

@@ -11,12 +11,13 @@ import pytest
 import yaml
 
 from rackgate.features import GATES
+from rackgate.runtime.settings_table import fields
 from tests.support.chart.__main__ import BY_HAND, CHART, generated, stale
 from tests.support.chart.elsewhere import places
 from tests.support.chart.templates import FOLDERS, operators
 from tests.support.chart.text import Expression, If, Optional, Tree, template
 from tests.support.chart.values import rows, schema, values_text
-from tests.support.reference.settings import SERVICES, fields
+from tests.support.reference.settings import SERVICES
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"

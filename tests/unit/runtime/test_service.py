@@ -145,7 +145,14 @@ def test_help_lists_flags_and_settings(capsys: pytest.CaptureFixture[str]) -> No
         run("--help")
     assert ended.value.code == 0
     out = capsys.readouterr().out
-    for text in ("An example.", "--config", "--set", "ending: How the example ends.", "RACKGATE_"):
+    for text in (
+        "An example.",
+        "--config",
+        "--set",
+        "ending (",
+        "How the example ends.",
+        "RACKGATE_",
+    ):
         assert text in out
 
 

@@ -24,6 +24,7 @@ Source: EASY backfilling (D. Lifka, The ANL/IBM SP scheduling system, 1995); ADR
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -301,6 +302,30 @@ def _is_as_good(found: Nomination, before: Nomination) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class StartTime:
+    """The expected start that a message says.
+
+    Attributes:
+        at: RFC 3339.
+        by: it starts then or earlier; false: not before then.
+    """
+
+    at: str
+    by: bool
+
+
+_STARTS_BY: Final = "Expected to start by"
+_NOT_BEFORE: Final = "Not expected before"
+_START: Final = re.compile(rf"\. ({_STARTS_BY}|{_NOT_BEFORE}) (\S+Z), when \d+ workloads? ")
+
+
+def read_expected_start(message: str) -> StartTime | None:
+    """What `with_expected_start` wrote into a message; None if it says no time."""
+    found = _START.search(message)
+    return None if found is None else StartTime(found[2], found[1] == _STARTS_BY)
+
+
 def with_expected_start(message: str, start: ExpectedStart | None, now: float) -> str:
     """The message of a head, with its expected start."""
     if start is None:
@@ -313,7 +338,7 @@ def with_expected_start(message: str, start: ExpectedStart | None, now: float) -
     else:
         # In whole seconds, as the API server stores times.
         at = rfc3339(datetime.fromtimestamp(ceil(start.at), UTC))
-        verb = "Expected to start by" if start.nomination is not None else "Not expected before"
+        verb = _STARTS_BY if start.nomination is not None else _NOT_BEFORE
         many = start.ended != 1
         ended = (
             f"{start.ended} workloads have reached their" if many else "1 workload has reached its"

@@ -1,0 +1,82 @@
+"""The kinds that `rackgate get` shows, as users write them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rackgate.jobframework.registry import KINDS
+from rackgate_cli.errors import UsageError
+from rackgate_cli.verbs import did_you_mean
+
+QUEUES: Final = "queues"
+WORKLOADS: Final = "workloads"
+TOPOLOGY: Final = "topology"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What to show.
+
+    Attributes:
+        report: `QUEUES`, `WORKLOADS` or `TOPOLOGY`.
+        only: of queues, the kind; of Workloads, the kind of their jobs; "" for all.
+    """
+
+    report: str
+    only: str = ""
+
+
+def _words() -> dict[str, Shown]:
+    found = {word: Shown(QUEUES) for word in ("queue", "queues")}
+    for kind, words in (
+        ("ClusterQueue", ("clusterqueue", "clusterqueues", "cq")),
+        ("LocalQueue", ("localqueue", "localqueues", "lq")),
+    ):
+        found |= {word: Shown(QUEUES, kind) for word in words}
+    found |= {word: Shown(WORKLOADS) for word in ("workload", "workloads", "wl", "kwl")}
+    for one in KINDS.values():
+        shown = Shown(WORKLOADS, one.name)
+        found |= {one.name.lower(): shown, one.resource.plural: shown}
+    found |= {word: Shown(TOPOLOGY) for word in ("topology", "topologies")}
+    return found
+
+
+WORDS: Final = _words()
+
+
+def parse(kind: str, names: list[str]) -> tuple[Shown, list[str]]:
+    """Read `KIND NAME...` or `KIND/NAME...`.
+
+    Returns:
+        What to show, and the names, those of jobs as KIND/NAME.
+
+    Raises:
+        UsageError: a kind is unknown, or there are several.
+    """
+    first, slash, _ = kind.partition("/")
+    shown = _known(first)
+    listed = [kind, *names] if slash else list(names)
+    found = []
+    for text in listed:
+        before, divided, name = text.rpartition("/")
+        if slash and not divided:
+            raise UsageError(f'"{text}" has no kind: write {first}/{text}')
+        if divided and not name:
+            raise UsageError(f'"{text}" has no name')
+        of = _known(before) if divided else shown
+        if of.report != shown.report:
+            raise UsageError(f'"{text}" and {shown.report} cannot be shown together')
+        job = of.only if of.report == WORKLOADS else ""
+        found.append(f"{job.lower()}/{name}" if job else name)
+    if slash:
+        shown = Shown(shown.report)
+    return shown, found
+
+
+def _known(word: str) -> Shown:
+    found = WORDS.get(word.lower())
+    if found is None:
+        hint = did_you_mean(word, WORDS) or f" (known: {QUEUES}, {WORKLOADS}, {TOPOLOGY})"
+        raise UsageError(f'unknown kind "{word}"{hint}')
+    return found
