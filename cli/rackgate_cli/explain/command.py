@@ -47,8 +47,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "workload",
         metavar="WORKLOAD",
         nargs="?",
-        help="name of a Workload or of its job, job/name (or jobset, raycluster, workload), or "
-        "namespace/name; with -f: which one of the file",
+        help="name of a Workload or of its job, job/name (or jobset, raycluster, rayjob, "
+        "workload), or namespace/name; with -f: which one of the file",
     )
     completion.set_completer(named, completion.jobs)
     completion.set_completer(add_namespace(parser), completion.namespaces)

@@ -74,8 +74,8 @@ def add_parser(subparsers: Subparsers) -> None:
         get.add_argument(
             "kind",
             metavar="KIND",
-            help="queues (clusterqueues, localqueues), workloads (jobs, jobsets, rayclusters) or "
-            "topology; or KIND/NAME",
+            help="queues (clusterqueues, localqueues), workloads (jobs, jobsets, rayclusters, "
+            "rayjobs) or topology; or KIND/NAME",
         )
         _add_get_flags(get)
     queues = add_verb(

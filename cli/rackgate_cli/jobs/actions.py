@@ -235,8 +235,8 @@ class JobActions:
         name = name_of(workload)
         if name.kind == WORKLOAD:
             raise CommandError(
-                f"{name} belongs to no Job, JobSet or RayCluster: delete its pods, or the object "
-                "that creates them, with kubectl"
+                f"{name} belongs to no Job, JobSet, RayCluster or RayJob: delete its pods, or "
+                "the object that creates them, with kubectl"
             )
         return await self.find_object(name)
 

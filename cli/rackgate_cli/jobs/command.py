@@ -23,7 +23,7 @@ _EXIT_CODES: Final = {
     1: "no such job, a right is missing, or the cluster does not answer",
     2: "the command line or the kubeconfig is wrong",
 }
-_JOBS: Final = "NAME, job/NAME, jobset/NAME, raycluster/NAME or workload/NAME"
+_JOBS: Final = "NAME, job/NAME, jobset/NAME, raycluster/NAME, rayjob/NAME or workload/NAME"
 DEFAULT_TIMEOUT_S: Final = 300
 MAX_TAIL: Final = 1_000_000
 MAX_RANK: Final = 1_000_000
@@ -78,8 +78,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "cancel",
         cancel_jobs,
         summary="delete a job",
-        description="Deletes a Job, JobSet or RayCluster with its pods, in the background. Asks "
-        "first.",
+        description="Deletes a Job, JobSet, RayCluster or RayJob with its pods, in the background. "
+        "Asks first.",
         examples=("rackgate cancel job/train -n team-a", "rackgate cancel train --yes"),
         exit_codes=_EXIT_CODES,
     )
