@@ -32,6 +32,7 @@ class Desk:
     """A user with a question."""
 
     world: World
+    excluded: tuple[str, ...] = ()
 
     async def named(self, name: str, namespace: str = NAMESPACE, *, kind: str = "") -> Explanation:
         return await self._ask("named", namespace, name, kind)
@@ -43,7 +44,7 @@ class Desk:
         client = self.world.client()
         try:
             found: Explanation = await getattr(
-                WorkloadExplainer(client, Features(), (), 3), method
+                WorkloadExplainer(client, Features(), self.excluded, 3), method
             )(*words)
             return found
         finally:
@@ -131,6 +132,21 @@ async def test_what_a_job_sets_without_effect_is_named(desk: Desk) -> None:
     (warning,) = (await desk.named("train")).warnings
     assert warning.startswith(f"metadata.annotations[{names.ELASTIC_ANNOTATION}] has no effect")
     assert "RackgateElasticIndexedJobs" in warning
+
+
+async def test_a_request_that_a_setting_excludes_is_named(desk: Desk) -> None:
+    async with assigner(desk.world):
+        document = objects.job("train", 2, required=RACK, cpu="1")
+        document["metadata"]["namespace"] = NAMESPACE
+        document["spec"]["suspend"] = True
+        containers = document["spec"]["template"]["spec"]["containers"]
+        containers[0]["resources"]["requests"]["example.com/credits"] = "1"
+        desk.world.put(kinds.JOBS, document)
+        await eventually(lambda: desk.world.condition("train", "QuotaReserved")[0] == "False")
+    assert (await desk.named("train")).warnings == ()
+    desk.excluded = ("example.com/",)
+    (warning,) = (await desk.named("train")).warnings
+    assert warning.startswith('the request of "example.com/credits" counts neither for quota')
 
 
 async def test_a_job_that_has_no_workload_yet_is_explained_all_the_same(desk: Desk) -> None:

@@ -28,6 +28,7 @@ from rackgate_assigner.explain.running import find_unhealthy_nodes, pods_of, wit
 from rackgate_assigner.jobs.state import is_managed
 from rackgate_assigner.quota.admission_fair_sharing import AdmissionFairSharing
 from rackgate_assigner.workload.info import WorkloadInfo
+from rackgate_assigner.workload.unsupported import excluded_requests
 from rackgate_cli.errors import CommandError
 from rackgate_cli.explain.dry_run import dry_run_create
 from rackgate_cli.explain.gangs import GangReader
@@ -120,7 +121,8 @@ class WorkloadExplainer:
         if explanation is None:
             raise CommandError(f'Workload "{key}" cannot be read')
         job = await self._owner(workload)
-        ignored = () if job is None else _without_effect(*job, self._features)
+        ignored = [] if job is None else _without_effect(*job, self._features)
+        ignored += excluded_requests(workload, self._excluded)
         explanation = msgspec.structs.replace(
             explanation,
             job=_job_of(workload),

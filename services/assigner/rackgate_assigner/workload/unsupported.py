@@ -39,7 +39,7 @@ def without_effect(
     """
     found = _of_workload(workload) if job is None else _of_job(job, workload, elastic_kinds)
     return "; ".join(
-        [*map(str, found), *map(str, _of_queue(queue)), *_excluded(workload, excluded)]
+        [*map(str, found), *map(str, _of_queue(queue)), *excluded_requests(workload, excluded)]
     )
 
 
@@ -73,7 +73,7 @@ def _of_queue(queue: kueue.ClusterQueue | None) -> Iterator[Unsupported]:
             yield Unsupported(f'ClusterQueue "{queue.metadata.name}": {one.path}', one.instead)
 
 
-def _excluded(workload: kueue.Workload, prefixes: Sequence[str]) -> Iterator[str]:
+def excluded_requests(workload: kueue.Workload, prefixes: Sequence[str]) -> Iterator[str]:
     """Resources that pods request and that a setting excludes; each once."""
     if not prefixes:
         return
