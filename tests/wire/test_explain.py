@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -371,13 +372,30 @@ async def test_a_user_of_one_namespace_sees_what_the_workload_says(desk: Desk) -
     found = await desk.named("train")
     assert (found.state, found.job) == ("waiting", f"{NAMESPACE}/train")
     assert (found.message, found.fits) == (everything.told, None)
-    (warning,) = found.warnings
+    warning, unserved = found.warnings
     assert 'ClusterRole "rackgate-viewer"' in warning
+    assert unserved.startswith("the assigner did not explain it: ")
     (run,) = (await desk.named("runs")).podsets
     assert run.places is not None
     new = await desk.named("new")
     assert (new.state, new.warnings) == ("noWorkload", (warning,))
     assert new.summary.startswith("No Workload exists yet")
+
+
+@pytest.mark.requirement("OPS-05", "VAL-13")
+async def test_a_user_of_one_namespace_gets_the_answer_of_the_assigner(desk: Desk) -> None:
+    async with assigner(desk.world):
+        desk.world.submit("train", 5, required=RACK)
+        await eventually(lambda: desk.world.condition("train", "QuotaReserved")[0] == "False")
+    everything = await desk.named("train")
+    assert everything.flavors
+    _one_namespace(desk)
+    name = desk.world.workload("train")["metadata"]["name"]
+    path = f"/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/workloads/{name}"
+    desk.world.documents[f"{path}/explanation"] = msgspec.to_builtins(everything)
+    found = await desk.named("train")
+    assert (found.flavors, found.changes) == (everything.flavors, everything.changes)
+    assert found.warnings == ("names of Workloads and pods of other namespaces are hidden",)
 
 
 async def test_a_user_without_rights_is_told_what_to_ask_for(desk: Desk) -> None:

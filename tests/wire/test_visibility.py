@@ -24,13 +24,15 @@ from rackgate.runtime import clock, connections
 from rackgate.runtime.pki import CLIENT, CertifiedKey, issue_certificate, make_authority
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.explain.tenant import HIDDEN
+from rackgate_assigner.explain.workload import explain
 from rackgate_assigner.visibility import answer_limit, authorizer, order_cache, pending_order
 from rackgate_assigner.visibility.controller import VisibilityController
 from rackgate_assigner.visibility.settings import VisibilitySettings
 from tests.support.apiserver import FakeApiServer, Object, Request
 from tests.support.apiserver_objects import RejectedRequest, Target
 from tests.support.waiting import until
-from tests.unit.assigner.builders import cache_with, local_queue, workload
+from tests.unit.assigner.builders import HOST, cache_with, local_queue, node, pod, podset, workload
 from tests.wire.floods import HELLO, flood
 
 SERVICE = "rackgate-visibility.rackgate-system.svc"
@@ -96,6 +98,7 @@ class Site:
             self.cache,
             self.workloads,
             is_synced=lambda: self.synced,
+            explain=lambda key: explain(self.cache, key, self.cache.features),
         )
 
     def register(self) -> None:
@@ -234,6 +237,28 @@ async def test_a_queue_answers_with_positions(site: Site) -> None:
     assert [item["positionInClusterQueue"] for item in found["items"]] == [2]
     status, found = await site.get(CLUSTER_QUEUE, limit="x")
     assert (status, found["reason"]) == (400, "BadRequest")
+
+
+@pytest.mark.requirement("OPS-05", "VAL-13")
+async def test_a_pending_workload_is_explained_without_names_of_other_namespaces(
+    site: Site,
+) -> None:
+    site.cache.set_node(node("a", cpu="4"))
+    site.submit("waits", podsets=[podset(count=5, topology={"required": HOST})])
+    site.cache.set_pod(pod("secret", "a", namespace="theirs", cpu="2"))
+    path = f"{ROOT}/v1beta2/namespaces/team/workloads/waits/explanation"
+    status, found = await site.get(path)
+    assert (status, found["reason"]) == (403, "Forbidden")
+    assert 'cannot get resource "workloads/explanation"' in found["message"]
+    site.api.allowed["ann"] = {"workloads/team/waits", "workloads/team/none"}
+    status, found = await site.get(path, "ann")
+    assert (status, found["kind"], found["workload"]) == (200, "Explanation", "team/waits")
+    assert found["flavors"], "with what is free in the domains"
+    assert HIDDEN in json.dumps(found)
+    assert "secret" not in json.dumps(found)
+    assert "theirs" not in json.dumps(found)
+    status, found = await site.get(path.replace("waits", "none"), "ann")
+    assert (status, found["reason"]) == (404, "NotFound")
 
 
 async def test_discovery_is_answered_without_a_review(site: Site) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from rackgate.api.names import WorkloadCondition
+from rackgate.api.names import VISIBILITY_GROUP, VISIBILITY_VERSIONS, WorkloadCondition
 from rackgate.api.unsupported import unsupported_fields, unsupported_in_template
 from rackgate.features import Features
 from rackgate.jobframework.generic_job import GenericJob
 from rackgate.jobframework.registry import KINDS, enabled_elastic_kinds, owner_of
 from rackgate.kube.client import Client
-from rackgate.kube.errors import ForbiddenError, NotFoundError
+from rackgate.kube.errors import ForbiddenError, KubeError, NotFoundError
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as workload_explanation
@@ -49,6 +49,7 @@ from rackgate_cli.explain.reading import (
 )
 
 _NOT_EXPLAINED = ("inactive", "deleting", "evicted")
+_ONLY_ITSELF = "only what the Workload itself says is shown"
 
 
 class WorkloadExplainer:
@@ -113,7 +114,7 @@ class WorkloadExplainer:
             return await self._job(namespace, name, found, kind)
         key = workload.metadata.key
         if found.one_namespace and found.cache.usages[key].pending:
-            explanation: Explanation | None = _last_cycle(found.cache.workloads[key], workload)
+            explanation: Explanation | None = await self._of_assigner(workload, found)
         else:
             explanation = workload_explanation.explain(
                 found.cache, key, self._features, self._top, fair_sharing=self._fair_sharing
@@ -135,6 +136,24 @@ class WorkloadExplainer:
         requested = None if job is None or not workload.elastic else _requested_counts(*job)
         return with_resize(explanation, found.cache, requested, self._top)
 
+    async def _of_assigner(self, workload: Workload, found: ClusterReading) -> Explanation:
+        """A pending Workload for a user of one namespace.
+
+        The assigner explains it, without names of other namespaces. If it does not answer, the
+        Workload says what the last cycle decided.
+        """
+        meta = workload.metadata
+        root = f"/apis/{VISIBILITY_GROUP}/{VISIBILITY_VERSIONS[0]}"
+        path = f"{root}/namespaces/{meta.namespace}/workloads/{meta.name}/explanation"
+        try:
+            answer = msgspec.json.decode(await self._client.get(path), type=Explanation)
+        except (KubeError, msgspec.DecodeError) as error:
+            found.warnings.append(f"the assigner did not explain it: {str(error)[:200]}")
+            return _last_cycle(found.cache.workloads[meta.key], workload)
+        found.warnings[:] = [one for one in found.warnings if not one.startswith(_ONLY_ITSELF)]
+        found.warnings.append("names of Workloads and pods of other namespaces are hidden")
+        return answer
+
     async def _read(self, namespace: str) -> ClusterReading:
         return await read(self._client, self._empty_cache(), namespace)
 
@@ -145,7 +164,7 @@ class WorkloadExplainer:
             CommandError: not even that.
         """
         found = await read_namespace(self._client, self._empty_cache(), namespace)
-        found.warnings.append(f"only what the Workload itself says is shown: {error.rights}")
+        found.warnings.append(f"{_ONLY_ITSELF}: {error.rights}")
         return found
 
     def _empty_cache(self) -> Cache:

@@ -36,6 +36,8 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.usage import ExcessUsage
 from rackgate_assigner.cache.verification_controller import Verification
+from rackgate_assigner.explain.explanation import Explanation
+from rackgate_assigner.explain.workload import explain
 from rackgate_assigner.gangs.bound_pods import BoundPods, is_not_held
 from rackgate_assigner.gangs.phases import pod_phase
 from rackgate_assigner.gangs.pods_controller import GangPods
@@ -142,6 +144,7 @@ class Assigner:
         self.finalizers_controller = self._finalizers(pending)
         self.pools = self._pool_controller(watches.osmo, pending)
         self.flavors = FlavorController(self.cache, watches.flavors.store, self._report)
+        self._strategies = settings.fair_sharing.strategies()
         self.unsupported = UnsupportedFieldController(
             watches,
             self._report,
@@ -176,7 +179,7 @@ class Assigner:
             message_interval_s=settings.cycle.message_interval,
             workers=budgets.admission.concurrency,
             check_usage=settings.cycle.check_usage,
-            fair_sharing=settings.fair_sharing.strategies(),
+            fair_sharing=self._strategies,
             before_cycle=self._update_usage,
         )
         self.verification = Verification(
@@ -537,9 +540,19 @@ class Assigner:
 
     def visibility(self, settings: VisibilitySettings, client: Client) -> VisibilityController:
         """The visibility API, which a standby serves, too."""
-        workloads = self.watches.workloads.store
+        strategies = self._strategies
+
+        def explained(key: str) -> Explanation | None:
+            features = self.cache.features
+            return explain(self.cache, key, features, fair_sharing=strategies)
+
         return VisibilityController(
-            client, settings, self.cache, workloads, is_synced=lambda: not self.missing()
+            client,
+            settings,
+            self.cache,
+            self.watches.workloads.store,
+            is_synced=lambda: not self.missing(),
+            explain=explained,
         )
 
     async def act(self) -> None:

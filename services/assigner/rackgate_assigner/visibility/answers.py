@@ -1,7 +1,8 @@
 """Requests and answers of the API `visibility.kueue.x-k8s.io`.
 
-Both versions have the same form. Limits are those of Kueue: `limit` is 1000 by default and 4000 at
-most; a negative number counts as 0.
+Besides what Kueue serves there is `workloads/explanation`: why a Workload is pending. Both versions
+have the same form. Limits are those of Kueue: `limit` is 1000 by default and 4000 at most; a
+negative number counts as 0.
 """
 
 from __future__ import annotations
@@ -14,16 +15,24 @@ import msgspec
 
 from rackgate.api.names import VISIBILITY_GROUP, VISIBILITY_VERSIONS
 from rackgate.wire.core import Meta
+from rackgate_assigner.explain.explanation import KIND as EXPLANATION
 from rackgate_assigner.visibility.front_proxy import User
 from rackgate_assigner.visibility.pending_order import STEP, PendingOrder, Position
 
 DEFAULT_LIMIT: Final = 1000
 MAX_LIMIT: Final = 4000
 _MAX_DIGITS: Final = 19
-SUBRESOURCE: Final = "pendingworkloads"
 CLUSTER_QUEUES: Final = "clusterqueues"
 LOCAL_QUEUES: Final = "localqueues"
+WORKLOADS: Final = "workloads"
 KIND: Final = "PendingWorkloadsSummary"
+# By resource.
+SUBRESOURCES: Final = {
+    CLUSTER_QUEUES: "pendingworkloads",
+    LOCAL_QUEUES: "pendingworkloads",
+    WORKLOADS: "explanation",
+}
+_NAMESPACED: Final = (LOCAL_QUEUES, WORKLOADS)
 _REASONS: Final = {
     400: "BadRequest",
     401: "Unauthorized",
@@ -53,19 +62,24 @@ class RejectedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """A request for the pending Workloads of one queue.
+    """A request for the pending Workloads of one queue, or for the explanation of a Workload.
 
     Attributes:
         version: of the API.
-        resource: `clusterqueues` or `localqueues`.
-        namespace: of the LocalQueue; "" for a ClusterQueue.
-        name: of the queue.
+        resource: `clusterqueues`, `localqueues` or `workloads`.
+        namespace: of the LocalQueue or Workload; "" for a ClusterQueue.
+        name: of the queue or Workload.
     """
 
     version: str
     resource: str
     namespace: str
     name: str
+
+    @property
+    def subresource(self) -> str:
+        """What is requested of it."""
+        return SUBRESOURCES[self.resource]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +91,18 @@ class PageRange:
 
 
 def parse_path(path: str) -> PendingRequest | None:
-    """What a path asks for; None if it is not the path of pending Workloads."""
+    """What a path asks for; None if it is the path of nothing that is served."""
     match path.strip("/").split("/"):
         case ["apis", group, version, resource, name, sub]:
-            namespace, expected = "", CLUSTER_QUEUES
+            namespace = ""
         case ["apis", group, version, "namespaces", namespace, resource, name, sub]:
-            expected = LOCAL_QUEUES
+            pass
         case _:
             return None
     known = group == VISIBILITY_GROUP and version in VISIBILITY_VERSIONS
-    if not known or (resource, sub) != (expected, SUBRESOURCE) or not name:
+    if not known or SUBRESOURCES.get(resource) != sub or not name:
         return None
-    if resource == LOCAL_QUEUES and not namespace:
+    if bool(namespace) != (resource in _NAMESPACED):
         return None
     return PendingRequest(version, resource, namespace, name)
 
@@ -143,13 +157,13 @@ def _resources(version: str) -> dict[str, Any]:
         "groupVersion": f"{VISIBILITY_GROUP}/{version}",
         "resources": [
             {
-                "name": f"{resource}/{SUBRESOURCE}",
+                "name": f"{resource}/{subresource}",
                 "singularName": "",
-                "namespaced": resource == LOCAL_QUEUES,
-                "kind": KIND,
+                "namespaced": resource in _NAMESPACED,
+                "kind": EXPLANATION if resource == WORKLOADS else KIND,
                 "verbs": ["get"],
             }
-            for resource in (CLUSTER_QUEUES, LOCAL_QUEUES)
+            for resource, subresource in SUBRESOURCES.items()
         ],
     }
 
@@ -245,24 +259,24 @@ def forbidden(user: User, asked: PendingRequest) -> RejectedError:
     return RejectedError(
         403,
         f'{asked.resource}.{VISIBILITY_GROUP} "{asked.name}" is forbidden: User "{user.name}" '
-        f'cannot get resource "{asked.resource}/{SUBRESOURCE}" in API group "{VISIBILITY_GROUP}" '
-        f"{where}",
+        f'cannot get resource "{asked.resource}/{asked.subresource}" in API group '
+        f'"{VISIBILITY_GROUP}" {where}',
     )
 
 
 def not_found(asked: PendingRequest) -> RejectedError:
-    """The failure for a queue that does not exist."""
+    """The failure for a queue or Workload that does not exist."""
     return RejectedError(404, f'{asked.resource}.{VISIBILITY_GROUP} "{asked.name}" not found')
 
 
 def access_review(user: User, asked: PendingRequest) -> bytes:
-    """A SubjectAccessReview: may the user see the pending Workloads of this queue?"""
+    """A SubjectAccessReview: does the user have the right to what is requested?"""
     attributes = {
         "verb": "get",
         "group": VISIBILITY_GROUP,
         "version": asked.version,
         "resource": asked.resource,
-        "subresource": SUBRESOURCE,
+        "subresource": asked.subresource,
         "name": asked.name,
     }
     if asked.namespace:

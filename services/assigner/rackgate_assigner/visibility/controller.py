@@ -27,6 +27,7 @@ from rackgate.runtime.tasks import first_of, spawn
 from rackgate.wire.core import Meta, View
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.explain.explanation import Explanation
 from rackgate_assigner.visibility.authorizer import Authorizer
 from rackgate_assigner.visibility.front_proxy import (
     CONFIG_MAP,
@@ -61,7 +62,9 @@ class VisibilityController:
         settings: VisibilitySettings,
         cache: Cache,
         workloads: Mapping[str, Workload],
+        *,
         is_synced: Callable[[], bool],
+        explain: Callable[[str], Explanation | None],
     ) -> None:
         """Prepare.
 
@@ -71,7 +74,9 @@ class VisibilityController:
             cache: queues and pending Workloads.
             workloads: the store of Workloads, by key.
             is_synced: whether the cache is complete.
+            explain: why a Workload is pending, by its key; None if it does not exist.
         """
+        self._explain = explain
         self.server: VisibilityServer | None = None
         self._client, self._settings = client, settings
         self._cache, self._workloads, self._is_synced = cache, workloads, is_synced
@@ -141,7 +146,12 @@ class VisibilityController:
             self._client.budget(qps=20, burst=20), settings.certificates, context
         )
         server = VisibilityServer(
-            proxy, self._authorizer, self._cache, self._workloads, self._is_synced
+            proxy,
+            self._authorizer,
+            self._cache,
+            self._workloads,
+            is_synced=self._is_synced,
+            explain=self._explain,
         )
         secret_changed = asyncio.Event()
         async with asyncio.TaskGroup() as group:

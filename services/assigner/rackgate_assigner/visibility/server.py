@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import msgspec
 import structlog
 from aiohttp import web
 
@@ -15,10 +16,13 @@ from rackgate.runtime.connections import Connection, Connections, connection_met
 from rackgate.runtime.tasks import cancel, start
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.explain.explanation import Explanation
+from rackgate_assigner.explain.tenant import for_namespace
 from rackgate_assigner.visibility.answer_cache import AnswerCache
 from rackgate_assigner.visibility.answer_limit import AnswerLimit
 from rackgate_assigner.visibility.answers import (
     LOCAL_QUEUES,
+    WORKLOADS,
     PageRange,
     PendingRequest,
     RejectedError,
@@ -43,6 +47,7 @@ REQUESTS: Final = metrics.counter(
     "visibility_requests_total", "Requests to the visibility API, by HTTP status.", ("code",)
 )
 
+encode: Final = msgspec.json.Encoder().encode
 log = structlog.get_logger()
 
 
@@ -59,7 +64,9 @@ class VisibilityServer:
         authorizer: Authorizer,
         cache: Cache,
         workloads: Mapping[str, Workload],
+        *,
         is_synced: Callable[[], bool],
+        explain: Callable[[str], Explanation | None],
     ) -> None:
         """Prepare.
 
@@ -69,7 +76,9 @@ class VisibilityServer:
             cache: queues and pending Workloads.
             workloads: the store of Workloads, by key.
             is_synced: whether the cache is complete.
+            explain: why a Workload is pending, by its key; None if it does not exist.
         """
+        self._explain = explain
         self.port = 0
         self._proxy, self._authorizer = proxy, authorizer
         self._cache, self._workloads, self._is_synced = cache, workloads, is_synced
@@ -156,9 +165,23 @@ class VisibilityServer:
         part = parse_range(request.query)
         if not self._is_synced():
             raise RejectedError(503, "the cache is not complete yet; try again in some seconds")
+        if asked.resource == WORKLOADS:
+            return await self._explanation(asked)
         if not self._exists(asked):
             raise not_found(asked)
         return await self._summary(asked, part)
+
+    async def _explanation(self, asked: PendingRequest) -> bytes:
+        """Why a Workload is pending, without the names of Workloads of other namespaces."""
+        async with self._computing:
+            started = clock.monotonic()
+            self._limit.check_time(started)
+            found = self._explain(f"{asked.namespace}/{asked.name}")
+            answer = None if found is None else encode(for_namespace(found, asked.namespace))
+            self._limit.spend(clock.monotonic() - started)
+        if answer is None:
+            raise not_found(asked)
+        return answer
 
     async def _summary(self, asked: PendingRequest, part: PageRange) -> bytes:
         order = await self._order_cache.order()
