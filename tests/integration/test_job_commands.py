@@ -83,6 +83,15 @@ async def user(playground: Playground, cluster: Cluster) -> AsyncIterator[User]:
         yield User(own, JobActions(own.client, cluster.namespace, said.append), said)
 
 
+# The command as a terminal starts it: a shell lets its background jobs ignore SIGINT.
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from rackgate_cli.__main__ import main
+sys.exit(main())
+"""
+
+
 async def prepare(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue(quota={"cpu": "16"})
@@ -232,8 +241,8 @@ async def test_watching_prints_what_changes(cluster: Cluster, playground: Playgr
     arguments = ["get", "workloads", "-w", "-o", "name", "-n", cluster.namespace]
     running = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-m",
-        "rackgate_cli",
+        "-c",
+        INTERRUPTIBLE,
         *arguments,
         "--state",
         str(playground.state),

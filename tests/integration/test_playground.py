@@ -52,7 +52,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Playground,
         finally:
             second.stop()
     finally:
-        first.stop()
+        if first.state.exists():  # the last test with it removes it
+            first.stop()
 
 
 def ports(playground: Playground) -> list[int]:

@@ -26,6 +26,7 @@ from prometheus_client.samples import Sample
 from rackgate.api.names import SYSTEM_NAMESPACE
 from rackgate.runtime.settings import NAMESPACE_VARIABLE
 from rackgate_cli.controlplane.install import (
+    MANAGER,
     VisibilityAddress,
     with_local_visibility,
     with_local_webhook,
@@ -143,7 +144,10 @@ class Elsewhere:
         spaces = [entry for entry in wanted if entry["kind"] == "Namespace"]
         for part in (spaces, wanted):
             manifest.write_text(yaml.safe_dump_all(part))
-            self._kubectl("apply", "--server-side", "--force-conflicts", "-f", str(manifest))
+            # As the manager that installed the CRDs: what it set and this lacks goes, such as the
+            # Service that converts them.
+            flags = ("--server-side", "--force-conflicts", f"--field-manager={MANAGER}")
+            self._kubectl("apply", *flags, "-f", str(manifest))
         for service in SERVICES:
             account = f"rackgate-{service}"
             token = self._kubectl(
