@@ -22,6 +22,7 @@ import pytest
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
+from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, raycluster, replicated_job, worker_group
 from tests.support.composite_views import bound_pods, conditions, ray_selector, ray_state
@@ -45,6 +46,7 @@ from tests.support.playground import SERVICES, Playground, rackgate, start_playg
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 MODULE = "sigs.k8s.io/kueue"
+GATES = (ELASTIC_JOBS, ELASTIC_INDEXED_JOBS)
 TEAM, POOL = "team", "taken"
 ELASTIC_MARK = {ELASTIC: "true"}
 JOB_SELECTOR = "batch.kubernetes.io/job-name={}"
@@ -373,7 +375,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
         kueue_crds(found)
         asyncio.run(as_kueue_leaves_it(found))
         found.check = check(state)
-        options = ("--nodes", "0", "--services", ",".join(SERVICES))
+        gates = ",".join(f"{gate}=true" for gate in GATES)
+        options = ("--nodes", "0", "--services", ",".join(SERVICES), "--feature-gates", gates)
         rackgate("up", "--state", str(state), *options, limit_s=600)
         yield found
     finally:
@@ -490,6 +493,28 @@ async def test_a_pod_that_is_created_again_is_bound(taken: Cluster, name: str) -
     await until("another pod is bound in its place", replaced)
     hosts = sorted(pod["spec"]["nodeName"] for pod in await taken.pods_of("running"))
     assert hosts == [f"{POOL}-11-1", f"{POOL}-11-2"]
+
+
+async def test_an_elastic_job_grows_and_its_new_pod_is_released(
+    plane: Plane, taken: Cluster
+) -> None:
+    """It has two Workloads: the slice that Kueue replaced is Finished, the other one grows."""
+    await taken.merge(kinds.JOBS, "elastic", {"spec": {"parallelism": 3, "completions": 3}})
+    pods = await taken.bound("elastic", 3)
+    before = set(plane.before["pods"])
+    assert len([pod for pod in pods if pod["metadata"]["name"] in before]) == 2
+
+    async def counted() -> bool:
+        found = [
+            one
+            for one in await taken.list_all(kinds.WORKLOADS)
+            if one["metadata"]["ownerReferences"][0]["name"] == "elastic"
+            and "Finished" not in conditions(one)
+        ]
+        counts = [one["spec"]["podSets"][0]["count"] for one in found]
+        return counts == [3]
+
+    await until("the slice is counted in its parent", counted)
 
 
 async def test_a_prebuilt_workload_is_stopped_and_started_again(taken: Cluster) -> None:

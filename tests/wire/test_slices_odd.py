@@ -184,3 +184,23 @@ async def test_a_slice_whose_admission_cannot_be_read_is_made_again() -> None:
         await eventually(
             lambda: [w["metadata"]["uid"] for w in world.slices()] not in ([], [before["uid"]])
         )
+
+
+@pytest.mark.requirement("SLC-06")
+async def test_a_job_is_resized_beside_a_slice_that_kueue_replaced() -> None:
+    """Kueue keeps it: a Finished elastic Workload of the same job, here the last one listed."""
+    async with ElasticWorld() as world:
+        furnish(world)
+        async with replica(world):
+            world.elastic("ray", {"small": 1}, cpu="1")
+            await eventually(lambda: world.is_running(RAY_CLUSTERS, "ray"))
+            await eventually(lambda: "PodsReady" in str(world.parent("ray")["status"]))
+        finished = {"type": "Finished", "status": "True", "reason": "WorkloadSliceReplaced"}
+        replaced = hand_made("zz", "ray", "", status={"conditions": [finished]})
+        owners = world.parent("ray")["metadata"]["ownerReferences"]
+        replaced["metadata"].update(finalizers=[], ownerReferences=owners)
+        world.put(WORKLOADS, replaced)
+        async with replica(world) as taken:
+            await eventually(lambda: len(taken.watches.workloads.store) == 2)
+            world.scale("ray", 2)
+            await eventually(lambda: world.asked("ray")["small"] == 2)

@@ -10,6 +10,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from rackgate.api import names
@@ -90,14 +91,15 @@ class SliceController:
         self._assumed_writes = AssumedWrites()
         self._slices: dict[str, set[str]] = defaultdict(set)
         self._statuses: dict[str, str] = {}
-        self._parents: dict[str, str] = {}
+        # By UID of the job. Slices that Kueue replaced are Finished Workloads of the same job.
+        self._parents: dict[str, set[str]] = defaultdict(set)
         self._assumed_slices = AssumedCreations[NewSlice](ASSUMED_FOR_S)
 
     async def run(self) -> None:
         """Reconcile everything once, then every change, until cancelled."""
         self._assumed_writes.clear()
         self._assumed_slices.clear()
-        await self.queue.run([*self._parents.values(), *self._slices])
+        await self.queue.run([*chain.from_iterable(self._parents.values()), *self._slices])
 
     # Listeners.
 
@@ -115,7 +117,7 @@ class SliceController:
         elif workload.elastic:
             owner = workload.metadata.controller
             if owner is not None:
-                self._parents[owner.uid] = key
+                self._parents[owner.uid].add(key)
             self.queue.add(key)
 
     def on_workload_delete(self, workload: Workload) -> None:
@@ -127,8 +129,8 @@ class SliceController:
             self.queue.add(_parent_key(workload))
             return
         owner = workload.metadata.controller
-        if owner is not None and self._parents.get(owner.uid) == key:
-            del self._parents[owner.uid]
+        if owner is not None:
+            discard(self._parents, owner.uid, key)
         self._assumed_slices.forget_all(key)
         self._message_limiter.forget(key)
         if key in self._slices:
@@ -140,8 +142,7 @@ class SliceController:
 
     def on_job_delete(self, job: JobLike) -> None:
         """A job was deleted."""
-        parent = self._parents.get(job.metadata.uid)
-        if parent is not None:
+        for parent in self._parents.get(job.metadata.uid, ()):
             self.queue.add(parent)
 
     def is_in_sync(self, workload: Workload) -> bool:
