@@ -67,6 +67,9 @@ def host(name: str, pods: int = 1) -> Place:
     return f"{POOL}-{name}", pods
 
 
+ADMITTED = [host("21-2"), host("23-2")]
+
+
 @dataclass
 class Plane:
     """The control plane, and what was on it before Rackgate started."""
@@ -148,6 +151,13 @@ async def run_job(
     await bound_pods(cluster, selector, count - gated)
     if not gated:
         await ready(kueue, workload, parts)
+
+
+async def admitted_job(kueue: KueueControllers, manifest: Object, places: list[Place]) -> None:
+    """Kueue admits a Job, and is stopped before it starts it."""
+    found = await kueue.cluster.create(kinds.JOBS, manifest)
+    parts = parts_of_job(found, places)
+    await kueue.admit(await kueue.create_workload(kinds.JOBS, found, parts), parts)
 
 
 async def ready(kueue: KueueControllers, workload: Object, parts: list[Part]) -> None:
@@ -311,12 +321,14 @@ async def as_kueue_leaves_it(plane: Plane) -> None:
         await run_job(topology, one, [host("11-1")], name="made-by-hand")
         await run_job(plain, suspended("occupant", 1, queue="plain"), [])
         await run_job(elastic, suspended("failing", 1, queue="elastic"), [])
+        await admitted_job(topology, suspended("admitted", 2, cpu="1"), ADMITTED)
         await elastic_job(elastic)
         await jobset_and_raycluster(topology)
         await foreign(topology)
         await waiting(plain)
         await done(elastic)
         plane.before = await seen(cluster)
+        del plane.before["jobs"]["Job admitted"]  # the only one that is to change: it starts
 
 
 async def add_nodes(cluster: Cluster) -> None:
@@ -437,6 +449,17 @@ async def test_nothing_that_runs_is_touched_and_the_half_started_job_is_released
     )
     differs = unchanged(plane.before, await seen(taken))
     assert not differs, "\n".join(differs)
+
+
+async def test_a_job_that_was_admitted_and_not_started_starts_on_its_hosts(
+    plane: Plane, taken: Cluster
+) -> None:
+    pods = await taken.bound("admitted", 2)
+    assert sorted(pod["spec"]["nodeName"] for pod in pods) == [name for name, _ in ADMITTED]
+    workload = await taken.workload_of("admitted")
+    before = plane.before["workloads"][workload["metadata"]["name"]]
+    assert workload["status"]["admission"] == before["admission"]
+    assert "Evicted" not in conditions(workload)
 
 
 async def test_the_usage_of_admitted_workloads_is_kept(plane: Plane, taken: Cluster) -> None:

@@ -32,6 +32,13 @@ from rackgate.wire.kueue import PodSet, Workload
 PODSET: Final = "main"  # of a job with one template
 GANG: Final = "gg"  # of a job whose pods are one gang
 MAX_PODSETS: Final = 18  # of a Workload
+# The API server adds them to the template of a Job, and its selector needs them.
+JOB_TEMPLATE_LABELS: Final = (
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+    "controller-uid",
+    "job-name",
+)
 _DNS_LABEL: Final = re.compile(r"\A[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 
 
@@ -203,6 +210,31 @@ def podsets_differ(
         return False
     normalize = _without_counts if resizable else without_empty
     return [normalize(podset) for podset in present] != [normalize(podset) for podset in wanted]
+
+
+def admitted_podsets_differ(
+    workload: Workload, wanted: Sequence[Mapping[str, Any]], *, resizable: bool = False
+) -> bool:
+    """As `podsets_differ`, of an admitted Workload whose job has not started yet.
+
+    What Kueue writes in another way is not a difference, because it may have admitted the
+    Workload: the labels that the API server adds to the template of a Job are not in it, and it
+    requests ranks without a topology.
+    """
+    if not podsets_differ(workload, wanted, resizable=resizable):
+        return False
+    normalize = _without_counts if resizable else without_empty
+    present = [normalize(_without_job_labels(podset)) for podset in stored_podsets(workload)]
+    return present != [normalize(_without_job_labels(podset)) for podset in wanted]
+
+
+def _without_job_labels(podset: Mapping[str, Any]) -> dict[str, Any]:
+    """A PodSet without the labels of its Job, and without a request for ranks alone."""
+    template = without_entries(podset["template"], "metadata", "labels", JOB_TEMPLATE_LABELS)
+    plain = {**podset, "template": template}
+    if all(field in RANK_FIELDS for field in podset.get("topologyRequest") or {}):
+        plain.pop("topologyRequest", None)
+    return plain
 
 
 def describe_running_change(workload: Workload, wanted: Sequence[Mapping[str, Any]]) -> str | None:

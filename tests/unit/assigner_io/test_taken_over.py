@@ -6,13 +6,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from rackgate.api import names
 from rackgate.jobframework.injection import PodTemplate, restored_template
+from rackgate.jobframework.podsets import JOB_TEMPLATE_LABELS
 from rackgate.jobframework.raycluster.wire import RayCluster
 from rackgate.jobframework.registry import JOB, RAYCLUSTER
-from rackgate.wire.kueue import Workload
+from rackgate.wire.kueue import PodSetTopologyRequest, Workload
 from rackgate_assigner.jobs import plan as actions
 from rackgate_assigner.jobs.patches import workload_body
 from rackgate_assigner.jobs.plan import plan_job
@@ -20,7 +22,7 @@ from rackgate_assigner.jobs.state import Priority, own_workload, workload_name_o
 from rackgate_assigner.watches import decode_workload
 from tests.support import composite_jobs as composite
 from tests.support.objects import RACK
-from tests.unit.assigner_io.builders import facts, job, workload
+from tests.unit.assigner_io.builders import TEMPLATE, facts, job, workload
 from tests.unit.assigner_io.kind_builders import facts as kind_facts
 from tests.unit.assigner_io.kind_builders import ray_status
 
@@ -87,6 +89,23 @@ def test_a_slice_that_kueue_replaced_stays_and_holds_nothing(finalizer: bool) ->
         assert found == actions.ReleaseFinalizer(old)
     else:
         assert isinstance(found, actions.NoAction)
+
+
+def test_a_job_that_kueue_admitted_and_did_not_start_is_started() -> None:
+    """Its Workload lacks the labels of the API server, and names an index without a topology."""
+    plain = {**TEMPLATE, "metadata": {"labels": {"app": "train"}}}
+    labels = {"app": "train", **dict.fromkeys(JOB_TEMPLATE_LABELS, "x")}
+    waiting = job(pod={**TEMPLATE, "metadata": {"labels": labels}})
+    own = workload(waiting, pod=plain, admitted=True)
+    index = PodSetTopologyRequest(pod_index_label=names.COMPLETION_INDEX_LABEL)
+    podset = msgspec.structs.replace(own.spec.pod_sets[0], topology_request=index)
+    spec = msgspec.structs.replace(own.spec, pod_sets=(podset,))
+    own = msgspec.structs.replace(own, spec=spec)
+    assert isinstance(plan_job(waiting, [own], facts(waiting, own)), actions.StartJob)
+    topology = {"annotations": {names.REQUIRED_TOPOLOGY: RACK}, "labels": labels}
+    for metadata in (topology, {"labels": {**labels, "app": "other"}}):
+        edited = job(pod={**TEMPLATE, "metadata": metadata})
+        assert isinstance(plan_job(edited, [own], facts(edited, own)), actions.EvictWorkload)
 
 
 def test_a_finished_workload_is_that_of_an_ended_job_only() -> None:

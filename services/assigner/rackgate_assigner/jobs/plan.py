@@ -25,7 +25,12 @@ from rackgate.api.names import (
 from rackgate.jobframework.generic_job import JobLike, StaleChildJob
 from rackgate.jobframework.injection import StopAction, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp
-from rackgate.jobframework.podsets import has_topology, podsets_differ, total_pods
+from rackgate.jobframework.podsets import (
+    admitted_podsets_differ,
+    has_topology,
+    podsets_differ,
+    total_pods,
+)
 from rackgate.wire.kueue import RequeueState, Workload
 from rackgate_assigner.gangs.reactions import GangCheck
 from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
@@ -583,7 +588,7 @@ def _find_eviction(
     resizable = job_state.elastic and workload.elastic
     gang = job_state.gang
     if job_state.suspended and (
-        podsets_differ(workload, job_state.podsets, resizable=resizable)
+        admitted_podsets_differ(workload, job_state.podsets, resizable=resizable)
         or nesting_differs(workload, gang)
     ):
         message = f"the {job_state.kind} was changed before it started"

@@ -29,6 +29,7 @@ from rackgate.jobframework.injection import PodSetInfo, PodTemplate
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.podsets import (
     GANG,
+    JOB_TEMPLATE_LABELS,
     PODSET,
     group_errors,
     has_topology,
@@ -54,13 +55,6 @@ from rackgate.wire.kueue import Workload
 MIN_PARALLELISM_PATH: Final = f"metadata.annotations[{MIN_PARALLELISM_ANNOTATION}]"
 TEMPLATE_PATH: Final = "spec.template"
 TEMPLATE_POINTER: Final = "/spec/template"
-# The API server adds them to the template of a Job, and its selector needs them.
-_OWN_LABELS: Final = (
-    "batch.kubernetes.io/controller-uid",
-    "batch.kubernetes.io/job-name",
-    "controller-uid",
-    "job-name",
-)
 _FAILED: Final = "Failed"
 _INDEXES: Final = re.compile(r"\d{1,10}(-\d{1,10})?(,\d{1,10}(-\d{1,10})?)*", re.ASCII)
 
@@ -313,7 +307,7 @@ class BatchJob(GenericJob[Job]):
         original = next(iter(originals.values()), None)
         wanted = strip_reserved(template) if original is None else original
         labels = labels_of(template)
-        own = {key: labels[key] for key in _OWN_LABELS if key in labels}
+        own = {key: labels[key] for key in JOB_TEMPLATE_LABELS if key in labels}
         missing = {key: value for key, value in own.items() if key not in labels_of(wanted)}
         if missing:
             wanted = with_entries(wanted, "metadata", "labels", missing)
