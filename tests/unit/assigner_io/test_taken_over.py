@@ -91,6 +91,16 @@ def test_a_slice_that_kueue_replaced_stays_and_holds_nothing(finalizer: bool) ->
         assert isinstance(found, actions.NoAction)
 
 
+def test_when_a_job_ends_its_workload_is_the_one_it_ran_under() -> None:
+    """Not the older slice that Kueue replaced, which was admitted as well: it would be deleted."""
+    ended = job(suspend=False, started=True, finished="Complete")
+    own = workload(ended, name="job-train-22222", admitted=True, conditions=READY)
+    old = workload(ended, name="job-train-11111", admitted=True, conditions=REPLACED)
+    assert own_workload(ended, [old, own]) is own
+    found = plan_job(ended, [old, own], facts(ended, own))
+    assert not isinstance(found, actions.DeleteWorkload)
+
+
 def test_a_job_that_kueue_admitted_and_did_not_start_is_started() -> None:
     """Its Workload lacks the labels of the API server, and names an index without a topology."""
     plain = {**TEMPLATE, "metadata": {"labels": {"app": "train"}}}

@@ -326,6 +326,7 @@ def own_workload(job: JobLike, workloads: Sequence[Workload]) -> Workload | None
         others,
         key=lambda found: (
             found.metadata.name != expected,
+            found.is_true(names.WorkloadCondition.FINISHED),  # slices that Kueue replaced
             found.status.admission is None,
             found.metadata.creation_timestamp,
             found.metadata.name,
