@@ -62,7 +62,7 @@ from rackgate_assigner.visibility.controller import VisibilityController
 from rackgate_assigner.visibility.settings import VisibilitySettings
 from rackgate_assigner.watches import Object, PoolWatches, Watch, Watches
 from rackgate_assigner.workload.decisions import SecondPassDecision
-from rackgate_assigner.workload.unsupported import without_effect
+from rackgate_assigner.workload.unsupported import KnownTexts
 from rackgate_assigner.workload_slices.controller import SliceController
 from rackgate_assigner.workload_slices.jobs import ResizableJobs
 from rackgate_assigner.workload_slices.writer import SliceWriter
@@ -127,6 +127,9 @@ class Assigner:
         watches = self.watches
         self._client = client
         self._elastic_kinds = enabled_elastic_kinds(features)
+        self._unsupported_texts = KnownTexts(
+            elastic_kinds=self._elastic_kinds, excluded=self.cache.excluded
+        )
         deactivated_s = settings.object_retention_policies.workloads.after_deactivated_by_kueue
         self._deletes_jobs = deactivated_s is not None
         self._gang_index = self._start_gang_index()
@@ -620,18 +623,15 @@ class Assigner:
         queue = None
         if local_queue is not None:
             queue = watches.cluster_queues.store.get(local_queue.spec.cluster_queue)
-        return without_effect(
-            workload,
-            self.jobs.job_for(workload),
-            queue,
-            elastic_kinds=self._elastic_kinds,
-            excluded=self.cache.excluded,
-        )
+        return self._unsupported_texts.text(workload, self.jobs.job_for(workload), queue)
 
     # Listeners. The cache comes first: all others read it.
 
     def _add_listeners(self) -> None:
         cache, watches = self.cache, self.watches
+        watches.workloads.add_listener(
+            delete=lambda gone: self._unsupported_texts.forget(gone.metadata.key)
+        )
         self._connect_cache(watches.nodes, cache.set_node, cache.drop_node)
         self._connect_cache(watches.pods, cache.set_pod, cache.drop_pod)
         self._connect_cache(watches.namespaces, cache.set_namespace, cache.drop_namespace)

@@ -16,6 +16,7 @@ Source: section 6 of the notes on Kueue's API.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -110,8 +111,9 @@ def kueue_metrics(ours: Iterable[Metric]) -> Iterator[Metric]:
         if metric is None:
             continue
         renamed = Metric(f"{PREFIX}{name}", metric.documentation, metric.type)
-        renamed.samples = list(_samples(metric, labels, cohorts, role))
-        yield renamed
+        with contextlib.suppress(KeyError):  # another label than the table says: ours is served
+            renamed.samples = list(_samples(metric, labels, cohorts, role))
+            yield renamed
 
 
 def _samples(

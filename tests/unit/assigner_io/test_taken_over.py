@@ -52,14 +52,24 @@ def test_a_pending_job_keeps_a_workload_of_another_name_and_its_place_in_the_que
 
 
 def test_the_workload_with_the_name_of_the_job_wins_and_the_other_one_is_deleted() -> None:
-    running = job(suspend=False, started=True, ready=4)
-    own = workload(running)
-    other = workload(running, name="made-by-hand", admitted=True)
+    waiting = job()
+    own, other = workload(waiting), workload(waiting, name="made-by-hand")
     for listed in ([own, other], [other, own]):
-        assert own_workload(running, listed) is own
-    found = plan_job(running, [own, other], facts(running, own))
+        assert own_workload(waiting, listed) is own
+    found = plan_job(waiting, [own, other], facts(waiting, own))
     assert isinstance(found, actions.DeleteWorkload)
     assert found.workload is other
+
+
+def test_a_running_job_keeps_the_workload_with_quota_whatever_its_name() -> None:
+    running = job(suspend=False, started=True, ready=4)
+    own = workload(running)
+    other = workload(running, name="made-by-hand", admitted=True, conditions=READY)
+    for listed in ([own, other], [other, own]):
+        assert own_workload(running, listed) is other
+    found = plan_job(running, [own, other], facts(running, other))
+    assert isinstance(found, actions.DeleteWorkload)
+    assert found.workload is own
 
 
 def test_of_two_slices_of_kueue_the_admitted_one_is_kept() -> None:

@@ -9,7 +9,7 @@ import msgspec
 from rackgate.api import names
 from rackgate.jobframework.registry import JOB, RAYJOB
 from rackgate.wire.kueue import ClusterQueue, Workload
-from rackgate_assigner.workload.unsupported import without_effect
+from rackgate_assigner.workload.unsupported import KnownTexts, without_effect
 from tests.support.composite_jobs import rayjob, worker_group
 from tests.support.objects import RACK, Object, job
 
@@ -76,3 +76,20 @@ def test_concurrent_admission_of_the_queue_is_named() -> None:
     queue = msgspec.json.decode(msgspec.json.encode(body), type=ClusterQueue)
     said = without_effect(workload(), None, queue)
     assert said.startswith('ClusterQueue "cq": spec.concurrentAdmissionPolicy has no effect: ')
+
+
+def test_a_text_is_kept_until_its_object_changes_and_none_fails_a_write() -> None:
+    texts = KnownTexts(elastic_kinds=(), excluded=())
+    found = workload({"spec": {"resourceClaims": CLAIMS}})
+    said = texts.text(found, None, None)
+    assert said == without_effect(found, None, None) != ""
+    assert texts.text(found, None, None) is said
+    meta = msgspec.structs.replace(found.metadata, generation=found.metadata.generation + 1)
+    plain = msgspec.structs.replace(workload(), metadata=meta)
+    assert texts.text(plain, None, None) == ""
+    deep = b'{"spec":' + b"[" * 5000 + b"]" * 5000 + b"}"
+    podset = msgspec.structs.replace(found.spec.pod_sets[0], template=msgspec.Raw(deep))
+    spec = msgspec.structs.replace(found.spec, pod_sets=(podset,))
+    odd = msgspec.structs.replace(found, spec=spec)
+    texts.forget(found.metadata.key)
+    assert texts.text(odd, None, None) == ""

@@ -303,9 +303,9 @@ def workload_name_of(job: JobLike) -> str:
 def own_workload(job: JobLike, workloads: Sequence[Workload]) -> Workload | None:
     """The Workload of a job among those that it controls.
 
-    That is the one with the name that follows from the job. If there is none, it is one of another
-    name: Kueue names those of elastic jobs otherwise, and a prebuilt one has any name. The job
-    runs, or waits, under it as before.
+    One with quota comes first: the job runs under it. Else it is the one with the name that follows
+    from the job. If there is none, it is one of another name: Kueue names those of elastic jobs
+    otherwise, and a prebuilt one has any name. The job runs, or waits, under it as before.
 
     Args:
         job: as stored.
@@ -325,6 +325,7 @@ def own_workload(job: JobLike, workloads: Sequence[Workload]) -> Workload | None
     return min(
         others,
         key=lambda found: (
+            found.is_true(names.WorkloadCondition.FINISHED) or found.status.admission is None,
             found.metadata.name != expected,
             found.is_true(names.WorkloadCondition.FINISHED),  # slices that Kueue replaced
             found.status.admission is None,

@@ -630,7 +630,7 @@ def _flavors_of(admission: Mapping[str, Any] | None) -> str:
 
 
 def seconds_since(moment: str | None) -> float:
-    """Seconds since a timestamp; 0 for another text, which who may write a status may write."""
+    """Seconds since a timestamp; 0 for any other text: users with rights to a status write it."""
     try:
         return max(0.0, (clock.now() - parse_rfc3339(moment or "")).total_seconds())
     except ValueError:

@@ -1,6 +1,6 @@
 """Requests and answers of the API `visibility.kueue.x-k8s.io`.
 
-Besides what Kueue serves there is `workloads/explanation`: why a Workload is pending. Both versions
+Kueue has no `workloads/explanation`: why a Workload is pending. Both versions
 have the same form. Limits are those of Kueue: `limit` is 1000 by default and 4000 at most; a
 negative number counts as 0.
 """

@@ -20,6 +20,52 @@ from rackgate.wire import kueue
 _PARTS: Final = ("requests", "limits")
 
 
+class KnownTexts:
+    """What `without_effect` said about each Workload, until the Workload, job or queue changes.
+
+    Pending Workloads are evaluated in every cycle.
+    """
+
+    def __init__(self, *, elastic_kinds: Collection[str], excluded: Sequence[str]) -> None:
+        """Start empty; the arguments are those of `without_effect`."""
+        self._elastic_kinds, self._excluded = elastic_kinds, excluded
+        self._known: dict[str, tuple[tuple[object, ...], str]] = {}
+
+    def text(
+        self, workload: kueue.Workload, job: JobLike | None, queue: kueue.ClusterQueue | None
+    ) -> str:
+        """As `without_effect`; "" for what cannot be read: no write may fail because of it."""
+        versions = tuple(map(_version, (workload, job, queue)))
+        key = workload.metadata.key
+        known = self._known.get(key)
+        if known is not None and known[0] == versions:
+            return known[1]
+        try:
+            text = without_effect(
+                workload,
+                job,
+                queue,
+                elastic_kinds=self._elastic_kinds,
+                excluded=self._excluded,
+            )
+        except (ValueError, TypeError, RecursionError):
+            text = ""
+        self._known[key] = versions, text
+        return text
+
+    def forget(self, key: str) -> None:
+        """A Workload was deleted."""
+        self._known.pop(key, None)
+
+
+def _version(obj: kueue.Workload | JobLike | kueue.ClusterQueue | None) -> tuple[object, ...]:
+    """What changes with all that `without_effect` reads of an object."""
+    if obj is None:
+        return ()
+    meta = obj.metadata
+    return meta.uid, meta.generation, meta.labels, meta.annotations
+
+
 def without_effect(
     workload: kueue.Workload,
     job: JobLike | None,
