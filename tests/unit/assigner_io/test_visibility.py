@@ -176,6 +176,7 @@ def test_discovery_lists_both_versions_and_subresources() -> None:
     assert named == {
         "clusterqueues/pendingworkloads": (False, ["get"]),
         "localqueues/pendingworkloads": (True, ["get"]),
+        "workloads/explanation": (True, ["get"]),
     }
     assert discovery(f"{ROOT}/v1") is None
     assert discovery("/apis/kueue.x-k8s.io") is None

@@ -1,8 +1,8 @@
 """Requests and answers of the API `visibility.kueue.x-k8s.io`.
 
-Kueue has no `workloads/explanation`: why a Workload is pending. Both versions
-have the same form. Limits are those of Kueue: `limit` is 1000 by default and 4000 at most; a
-negative number counts as 0.
+In addition to what Kueue serves, `workloads/explanation` says why a Workload is pending. Both
+versions have the same form. Limits are those of Kueue: `limit` is 1000 by default and 4000 at
+most; a negative number counts as 0.
 """
 
 from __future__ import annotations
