@@ -254,6 +254,30 @@ async def test_a_jobset_or_raycluster_that_is_a_part_is_suspended_and_deleted_on
         await tenant.delete(kind, "part")
 
 
+@pytest.mark.requirement("HOOK-10")
+async def test_a_user_does_not_hide_the_submitter_of_a_rayjob(
+    cluster: Cluster, playground: Playground
+) -> None:
+    owner = await real(cluster, RAYJOB_OWNER)
+    wish = owned_by(owner, job("part", 1, queue=None, spec=SUSPENDED))
+    wish["metadata"]["labels"] = {
+        names.RAY_ORIGIN_KIND_LABEL: names.RAY_JOB_KIND,
+        names.RAY_ORIGIN_NAME_LABEL: "real",
+    }
+    async with as_operator(playground, cluster, "kuberay") as operator:
+        await operator.create(kinds.JOBS, wish)
+    async with as_tenant(playground, cluster) as tenant:
+        for label in (names.RAY_ORIGIN_KIND_LABEL, names.RAY_ORIGIN_NAME_LABEL):
+            for value in (None, "other"):
+                change: Object = {"metadata": {"labels": {label: value}}}
+                words = f"metadata.labels[{label}]: "
+                await refused(tenant.merge(kinds.JOBS, "part", change), words)
+        await tenant.merge(kinds.JOBS, "part", {"metadata": OTHER})
+    async with as_operator(playground, cluster, "kuberay") as operator:
+        change = {"metadata": {"labels": {names.RAY_ORIGIN_NAME_LABEL: "other"}}}
+        await operator.merge(kinds.JOBS, "part", change)
+
+
 def a_pod(name: str, owner: Object, **spec: Any) -> Object:
     container = {"name": "main", "image": "registry.example/any:1"}
     return {
