@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from rackgate.api import names
 from rackgate.api.resources import WORKLOADS
-from rackgate.jobframework.generic_job import UNSUSPEND, JobLike
+from rackgate.jobframework.generic_job import UNSUSPEND, JobLike, Manifest
 from rackgate.jobframework.injection import StartConflict, remove_injection_ops, start_ops
 from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
-from rackgate.jobframework.managed import maximum_execution_time
+from rackgate.jobframework.managed import maximum_execution_time, with_defaults
 from rackgate.jobframework.podsets import pods_without_gate, podsets_differ
 from rackgate.jobframework.registry import kind_of
 from rackgate.wire.kueue import PriorityClassRef, ResourceFlavor, Workload
@@ -44,16 +44,19 @@ def start_patch(
     Raises:
         FlavorMissingError: an assigned flavor does not exist.
     """
-    ops = started_template_ops(job, workload, flavors, gang)
+    kind = kind_of(job)
+    # A job that was created while the webhook was down lacks templates that its pods are made from.
+    default_ops, manifest = with_defaults(kind, kind.manifest(job))
+    ops = _injection_ops(job, manifest, workload, flavors, gang)
     if isinstance(ops, StartConflict):
         return ops
     # A replacement of a terminating pod would run at once: both would use the quota of one pod.
     has_ungated_pods = not workload.elastic and pods_without_gate(workload) > 0
-    kind = kind_of(job)
     wait_ops = kind.wait_for_termination_ops(job) if has_ungated_pods else []
     annotation_ops = start_annotation_ops(job, workload.metadata.name, gang)
     return [
         dict(UNSUSPEND),
+        *default_ops,
         *ops,
         *kind.reduce_ops(job, workload),
         *wait_ops,
@@ -72,8 +75,18 @@ def started_template_ops(
     Raises:
         FlavorMissingError: an assigned flavor does not exist.
     """
-    kind = kind_of(job)
-    templates = kind.templates(kind.manifest(job), elastic=workload.elastic)
+    return _injection_ops(job, kind_of(job).manifest(job), workload, flavors, gang)
+
+
+def _injection_ops(
+    job: JobLike,
+    manifest: Manifest,
+    workload: Workload,
+    flavors: Mapping[str, ResourceFlavor],
+    gang: JobGang,
+) -> list[JsonPatchOp] | StartConflict:
+    """As `started_template_ops`, into the templates of this manifest of the job."""
+    templates = kind_of(job).templates(manifest, elastic=workload.elastic)
     podset_infos = podset_infos_of(workload, flavors, templates, gang)
     if isinstance(podset_infos, StartConflict):
         return podset_infos
