@@ -22,7 +22,7 @@ from tests.support.composite_jobs import (
     replicated_job,
     worker_group,
 )
-from tests.support.composite_views import bound_pods, ray_selector, ray_state
+from tests.support.composite_views import bound_pods, ray_selector, ray_state, state
 from tests.support.identities import as_operator
 from tests.support.objects import RACK, Object, job
 from tests.support.playground import Playground
@@ -199,6 +199,7 @@ async def test_with_the_webhook_down_the_policies_keep_the_same_promises(
 BAD_RAYJOBS: list[tuple[Object, str]] = [
     ({"shutdownAfterJobFinishes": False}, "spec.shutdownAfterJobFinishes: "),
     ({"submissionMode": "InteractiveMode"}, "spec.submissionMode: "),
+    ({"submissionMode": "SidecarMode"}, "spec.submissionMode: "),
     ({"clusterSelector": {"ray.io/cluster": "mine"}}, "spec.clusterSelector: "),
     (
         {"rayClusterSpec": elastic(a_raycluster())["spec"]},
@@ -213,6 +214,42 @@ async def test_a_rayjob_that_kuberay_cannot_suspend_is_rejected(
     cluster: Cluster, change: Object, path: str
 ) -> None:
     await refused(cluster.create(kinds.RAY_JOBS, a_rayjob("bad", **change)), path)
+
+
+@pytest.mark.requirement("HOOK-10", "HOOK-15", "TAS-28")
+@pytest.mark.usefixtures("webhook_down")
+async def test_with_the_webhook_down_no_rayjob_has_a_submitter_that_was_not_admitted(
+    cluster: Cluster,
+) -> None:
+    await cluster.add_fx_a()
+    await cluster.add_queue(quota={"cpu": "100", "memory": "100Gi"})
+    groups = [worker_group("w", 1)]
+
+    async def running(name: str, **spec: Any) -> Object:
+        asked = rayjob(name, groups, suspend=True, **spec)
+        await cluster.create(kinds.RAY_JOBS, asked)
+        return await state(
+            cluster, kinds.RAY_JOBS, name, "is started", lambda it: not it["spec"]["suspend"]
+        )
+
+    template = groups[0]["template"]
+    await running("http", submissionMode="HTTPMode", submitterPodTemplate=template)
+    change: Object = {"spec": {"submissionMode": "K8sJobMode"}}
+    words = ("spec.submissionMode: ", '"HTTPMode" to "K8sJobMode"', "did not answer")
+    await refused(cluster.merge(kinds.RAY_JOBS, "http", change), *words)
+    change["spec"]["submitterPodTemplate"] = None
+    await refused(cluster.merge(kinds.RAY_JOBS, "http", change), *words)
+    # No pod is made from this template now.
+    change = {"spec": {"submitterPodTemplate": None}}
+    await cluster.merge(kinds.RAY_JOBS, "http", change)
+    change = {"spec": {"submissionMode": "K8sJobMode", "suspend": True}}
+    await cluster.merge(kinds.RAY_JOBS, "http", change)
+
+    started = await running("job")
+    submitter = started["spec"]["submitterPodTemplate"]
+    assert submitter["metadata"]["annotations"][names.WORKLOAD_ANNOTATION]
+    head = started["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+    assert submitter["spec"]["nodeSelector"] == head["spec"]["nodeSelector"]
 
 
 def a_pod(name: str, gates: tuple[str, ...] = (), **labels: str) -> Object:

@@ -274,6 +274,11 @@ class GenericJob(ABC, Generic[V]):
     def shape_errors(self, manifest: Manifest) -> list[FieldError]:
         """Errors that no Workload can represent: too many PodSets, bad names, invalid groups."""
 
+    def running_errors(self, manifest: Manifest, stored: Manifest) -> list[FieldError]:
+        """Errors in a change of a job that is not suspended, before and after it."""
+        del manifest, stored
+        return []
+
     def job_templates(self, manifest: Manifest) -> Collection[tuple[str, Manifest]]:
         """Path and object of each Job template in it, for warnings."""
         return ()
@@ -287,7 +292,10 @@ class GenericJob(ABC, Generic[V]):
         return False
 
     def defaults(self, manifest: Manifest) -> Mapping[str, Any]:
-        """Fields of its spec that are written at creation, so that all its pods have a template."""
+        """Fields of its spec that are written so that all its pods have a template.
+
+        The webhook writes them at creation, and a start those that are still missing.
+        """
         del manifest
         return {}
 

@@ -11,10 +11,16 @@ from rackgate.api import names
 from rackgate.jobframework.managed import inject
 from rackgate.jobframework.rayjob.wire import RayJob
 from rackgate.jobframework.registry import RAYJOB
-from rackgate.jobframework.templates import gates_of, labels_of
+from rackgate.jobframework.templates import annotations_of, gates_of, labels_of
+from rackgate.wire.kueue import FlavorSpec, ResourceFlavor
+from rackgate_assigner.jobs.patches import start_patch, workload_body
+from rackgate_assigner.jobs.state import Priority, read_job_state
+from rackgate_assigner.watches import decode_workload
+from rackgate_webhook.admission.validate import validate
 from tests.support.composite_jobs import marks, rayjob, worker_group
 from tests.support.objects import RACK
 from tests.unit.govern.patching import apply_patch
+from tests.unit.webhook.reviews import review
 
 ASKS = marks(required=RACK)
 
@@ -73,11 +79,65 @@ def test_the_submitter_that_its_user_wrote_is_kept() -> None:
     assert governed(asked)["spec"]["submitterPodTemplate"] == written
 
 
+@pytest.mark.requirement("HOOK-03", "TAS-26", "TAS-28")
+@pytest.mark.parametrize("written", [{}, {"submitterPodTemplate": {}}])
+def test_a_start_writes_the_submitter_that_no_webhook_wrote(written: dict[str, Any]) -> None:
+    asked = rayjob("train", [worker_group("w", 2)], suspend=True, **written)
+    job = decoded(asked)
+    body = workload_body(job, "w", Priority())
+    assignments = [
+        {"name": one["name"], "count": one["count"], "flavors": {"cpu": "a"}}
+        for one in body["spec"]["podSets"]
+    ]
+    body["status"] = {"admission": {"clusterQueue": "cq", "podSetAssignments": assignments}}
+    workload = decode_workload(msgspec.json.encode(body))
+    flavors = {"a": ResourceFlavor(spec=FlavorSpec(node_labels={"pool": "a"}))}
+    patch = start_patch(job, workload, flavors)
+    assert isinstance(patch, list)
+    started = apply_patch(asked, patch)
+    for one in RAYJOB.templates(started):
+        assert one.template["spec"]["nodeSelector"] == {"pool": "a"}
+        assert annotations_of(one.template)[names.WORKLOAD_ANNOTATION] == "w"
+    assert RAYJOB.templates(started)[-1].podset == "submitter"
+    running = read_job_state(decoded(started), workload, Priority(), flavors=flavors)
+    assert (running.started, running.change, running.injection_lost) == (True, None, False)
+    # A stop leaves what the webhook would have written.
+    started["spec"]["suspend"] = True
+    stopped = decoded(started, jobDeploymentStatus="Suspended")
+    stop = read_job_state(stopped, workload, Priority(), flavors=flavors).stop
+    restored = apply_patch(started, stop.operations)
+    default = governed(rayjob("train", [worker_group("w", 2)]))["spec"]["submitterPodTemplate"]
+    assert restored["spec"]["submitterPodTemplate"] == default
+    after = read_job_state(
+        decoded(restored, jobDeploymentStatus="Suspended"), workload, Priority(), flavors=flavors
+    )
+    assert after.stopped
+    assert not after.started
+
+
+@pytest.mark.requirement("HOOK-10")
+def test_the_mode_of_one_that_runs_cannot_change() -> None:
+    template = {"spec": {"containers": [{"name": "mine"}]}}
+    before = rayjob("train", [], submissionMode="HTTPMode", submitterPodTemplate=template)
+
+    def errors(mode: str, *, suspend: bool = False) -> list[str]:
+        found = {**before, "spec": {**before["spec"], "submissionMode": mode, "suspend": suspend}}
+        return [one.path for one in validate(review("ray.io/RayJob", found, before)).errors]
+
+    assert errors("K8sJobMode") == ["spec.submissionMode"]
+    assert errors("K8sJobMode", suspend=True) == []
+    assert errors("HTTPMode") == []
+    before["spec"]["submissionMode"] = "K8sJobMode"
+    assert errors("HTTPMode") == ["spec.submissionMode"]
+    assert errors("") == []
+
+
 @pytest.mark.parametrize(
     ("change", "path"),
     [
         ({"shutdownAfterJobFinishes": False}, "spec.shutdownAfterJobFinishes"),
         ({"submissionMode": "InteractiveMode"}, "spec.submissionMode"),
+        ({"submissionMode": "SidecarMode"}, "spec.submissionMode"),
         ({"clusterSelector": {"ray.io/cluster": "mine"}}, "spec.clusterSelector"),
         ({"rayClusterSpec": None}, "spec.rayClusterSpec"),
         (

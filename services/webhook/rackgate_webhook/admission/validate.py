@@ -219,6 +219,8 @@ class _JobValidator:
         errors = _immutable_queue_errors(job, stored)
         if is_managed(stored):
             errors += _immutable_execution_time_errors(job, stored)
+        if is_managed(job) and not (is_suspended(job) or is_suspended(stored)):
+            errors += self._kind.running_errors(job, stored)
         before = {
             pod_template.podset: pod_template for pod_template in self._kind.templates(stored)
         }

@@ -50,7 +50,8 @@ _CLUSTER_PATH: Final = "spec.rayClusterSpec"
 _SUBMITTER_PATH: Final = "spec.submitterPodTemplate"
 _SUBMITTER_POINTER: Final = "/spec/submitterPodTemplate"
 _K8S_JOB_MODE: Final = "K8sJobMode"
-_INTERACTIVE_MODE: Final = "InteractiveMode"
+# KubeRay does not suspend InteractiveMode while it waits. Other modes may run more containers.
+_QUEUED_MODES: Final = (_K8S_JOB_MODE, "HTTPMode")
 # What KubeRay 1.4 runs without a template: GetDefaultSubmitterTemplate in controllers/ray/common.
 _SUBMITTER_NAME: Final = "ray-job-submitter"
 _SUBMITTER_RESOURCES: Final = {
@@ -96,7 +97,7 @@ class RayJobJob(GenericJob[RayJob]):
     def defaults(self, manifest: Manifest) -> Mapping[str, Any]:
         """The template of the submitter that KubeRay would use, so that it can be injected."""
         spec = section(manifest, "spec")
-        if not _has_submitter(manifest) or spec.get("submitterPodTemplate") is not None:
+        if not _has_submitter(manifest) or spec.get("submitterPodTemplate"):
             return {}
         return {"submitterPodTemplate": _default_submitter(manifest)}
 
@@ -163,6 +164,18 @@ class RayJobJob(GenericJob[RayJob]):
         errors += _in_cluster_spec(_CLUSTER.shape_errors(cluster))
         return errors
 
+    def running_errors(self, manifest: Manifest, stored: Manifest) -> list[FieldError]:
+        """Another mode: it has a submitter that was never admitted, or none."""
+        before, now = _mode(stored), _mode(manifest)
+        if before == now:
+            return []
+        problem = (
+            "the mode of a RayJob that is not suspended cannot change from "
+            f"{shown(before)} to {shown(now)}"
+        )
+        advice = "set spec.suspend to true in this change"
+        return [FieldError("spec.submissionMode", problem, advice)]
+
     def pod_labels(self, manifest: Manifest) -> Mapping[str, Mapping[str, str]]:
         """The group of the pods."""
         return _CLUSTER.pod_labels(_cluster(manifest))
@@ -212,7 +225,12 @@ class RayJobJob(GenericJob[RayJob]):
 
 def _has_submitter(manifest: Manifest) -> bool:
     """Whether KubeRay creates a Job that submits the entrypoint; that is its default."""
-    return (section(manifest, "spec").get("submissionMode") or _K8S_JOB_MODE) == _K8S_JOB_MODE
+    return _mode(manifest) == _K8S_JOB_MODE
+
+
+def _mode(manifest: Manifest) -> str:
+    """How KubeRay submits the entrypoint."""
+    return str(section(manifest, "spec").get("submissionMode") or _K8S_JOB_MODE)
 
 
 def _cluster(manifest: Manifest) -> Manifest:
@@ -250,13 +268,10 @@ def _name_errors(manifest: Manifest) -> list[FieldError]:
 def _mode_errors(spec: Manifest) -> list[FieldError]:
     """What prevents that KubeRay suspends it, or that its pods end with it."""
     errors = []
-    if spec.get("submissionMode") == _INTERACTIVE_MODE:
-        problem = (
-            f'"{_INTERACTIVE_MODE}" cannot be queued: KubeRay does not suspend it while it waits'
-        )
-        errors.append(
-            FieldError("spec.submissionMode", problem, f"use {_K8S_JOB_MODE} or HTTPMode")
-        )
+    mode = spec.get("submissionMode") or _K8S_JOB_MODE
+    if mode not in _QUEUED_MODES:
+        advice = "use " + " or ".join(_QUEUED_MODES)
+        errors.append(FieldError("spec.submissionMode", f"{shown(mode)} cannot be queued", advice))
     if spec.get("shutdownAfterJobFinishes") is not True:
         problem = "KubeRay suspends no RayJob whose cluster outlives it"
         errors.append(FieldError("spec.shutdownAfterJobFinishes", problem, "set it to true"))
