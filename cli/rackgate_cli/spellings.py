@@ -22,7 +22,7 @@ def _spellings() -> dict[str, str]:
         (TOPOLOGY, resources.TOPOLOGIES, ()),
         *((kind.name, kind.resource, ()) for kind in KINDS.values()),
     ]
-    found = {}
+    found: dict[str, str] = {}
     for kind, resource, short in listed:
         singular = kind.lower()
         words = (singular, resource.plural, f"{singular}.{resource.group}", resource.full_name)

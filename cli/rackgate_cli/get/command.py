@@ -144,10 +144,15 @@ def _add_common(parser: argparse.ArgumentParser, names: str) -> None:
         "-o",
         "--output",
         choices=FORMATS,
-        help="wide: with more columns (of Workloads); name: only names, for other commands; json and yaml: all",
+        help="wide: with more columns, of Workloads; name: only names, for other commands; "
+        "json and yaml: all",
     )
     parser.add_argument(
-        "-w", "--watch", action="store_true", help="keep running, and print what changes"
+        "-w",
+        "--watch",
+        action="store_true",
+        help="keep running, and print what changes; with -o json or yaml, "
+        "the report comes first, then each changed row alone",
     )
     add_target(parser)
 
