@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
@@ -20,6 +21,10 @@ EXIT_CODES: Final = {
     2: "the command line is invalid",
 }
 
+MIN_WIDTH: Final = 20
+MAX_WIDTH: Final = 80
+
+_MISSING: Final = "the following arguments are required"
 _INVALID_CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)$", re.DOTALL)
 
 
@@ -30,7 +35,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 class VerbParser(argparse.ArgumentParser):
-    """A parser that names the choice that was probably meant."""
+    """A parser that names the choice that was probably meant, and what is missing."""
 
     def error(self, message: str) -> NoReturn:
         """Print usage and message, and exit with code 2."""
@@ -38,6 +43,8 @@ class VerbParser(argparse.ArgumentParser):
         if found:
             known = [choice.strip(" '\"") for choice in found[2].split(",")]
             message += did_you_mean(found[1], known)
+        if message.startswith(_MISSING):
+            message = self.get_default("needed") or message
         super().error(message)
 
 
@@ -64,14 +71,15 @@ def add_verb(
         exit_codes: meaning of each code.
         note: a last sentence.
     """
+    width = min(MAX_WIDTH, max(MIN_WIDTH, shutil.get_terminal_size().columns))
     epilog = ["examples:", *(f"  {example}" for example in examples), "", "exit codes:"]
     epilog += [f"  {code}  {meaning}" for code, meaning in exit_codes.items()]
     if note:
-        epilog += ["", textwrap.fill(note, 80)]
+        epilog += ["", textwrap.fill(note, width)]
     parser = subparsers.add_parser(
         name,
         help=summary,
-        description=textwrap.fill(description, 80, break_on_hyphens=False),
+        description=textwrap.fill(description, width, break_on_hyphens=False),
         epilog="\n".join(epilog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -95,10 +95,10 @@ def split_name(text: str) -> tuple[str, str, str]:
     The word before the slash is a kind if there is one of this name. For a namespace that is called
     like a kind, there is --namespace.
     """
-    from rackgate_cli.jobs.names import SPELLINGS
+    from rackgate_cli.jobs.names import kind_of
 
     before, _, name = text.rpartition("/")
-    kind = SPELLINGS.get(before.lower(), "")
+    kind = kind_of(before)
     return ("", kind, name) if kind else (before, "", name)
 
 

@@ -78,6 +78,10 @@ def add_parser(subparsers: Subparsers) -> None:
             "rayjobs) or topology; or KIND/NAME",
         )
         _add_get_flags(get)
+        get.set_defaults(
+            needed="specify what to show: queues, workloads or topology, a kind such as "
+            "clusterqueues or jobs, or KIND/NAME"
+        )
     queues = add_verb(
         subparsers,
         "queues",
@@ -110,6 +114,8 @@ def _add_kinds(get: argparse.ArgumentParser) -> None:
 
     verbs = get.add_subparsers()
     for word in WORDS:
+        if "." in word:  # with the group: for names that other commands print
+            continue
         kind = verbs.add_parser(word)
         kind.set_defaults(kind=word)
         _add_get_flags(kind)
@@ -138,10 +144,15 @@ def _add_common(parser: argparse.ArgumentParser, names: str) -> None:
         "-o",
         "--output",
         choices=FORMATS,
-        help="wide: with more columns; name: only names, for other commands; json and yaml: all",
+        help="wide: with more columns, of Workloads; name: only names, for other commands; "
+        "json and yaml: all",
     )
     parser.add_argument(
-        "-w", "--watch", action="store_true", help="keep running, and print what changes"
+        "-w",
+        "--watch",
+        action="store_true",
+        help="keep running, and print what changes; with -o json or yaml, "
+        "the report comes first, then each changed row alone",
     )
     add_target(parser)
 
@@ -263,7 +274,9 @@ async def _read_queues(
         for _, queue in sorted(found.local_queues.items())
     ]
     rows = [row for row in rows if only in ("", row.kind)]
-    kept = _require_all(rows, names, lambda row: {row.name}, "queue")
+    kept = _require_all(
+        rows, names, lambda row: {row.name, f"{row.kind.lower()}/{row.name}"}, "queue"
+    )
     return QueueReport(tuple(kept), tuple(found.notes))
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from rackgate.jobframework.registry import KINDS
 from rackgate_cli.errors import UsageError
+from rackgate_cli.spellings import CLUSTER_QUEUE, LOCAL_QUEUE, SPELLINGS, WORKLOAD
 from rackgate_cli.verbs import did_you_mean
 
 QUEUES: Final = "queues"
@@ -27,29 +28,24 @@ class Shown:
     only: str = ""
 
 
-def _words() -> dict[str, Shown]:
-    found = {word: Shown(QUEUES) for word in ("queue", "queues")}
-    for kind, words in (
-        ("ClusterQueue", ("clusterqueue", "clusterqueues", "cq")),
-        ("LocalQueue", ("localqueue", "localqueues", "lq")),
-    ):
-        found |= {word: Shown(QUEUES, kind) for word in words}
-    found |= {word: Shown(WORKLOADS) for word in ("workload", "workloads", "wl", "kwl")}
-    for one in KINDS.values():
-        shown = Shown(WORKLOADS, one.name)
-        found |= {one.name.lower(): shown, one.resource.plural: shown}
-    found |= {word: Shown(TOPOLOGY) for word in ("topology", "topologies")}
-    return found
+def _shown(kind: str) -> Shown:
+    if kind in (CLUSTER_QUEUE, LOCAL_QUEUE):
+        return Shown(QUEUES, kind)
+    if kind in KINDS:
+        return Shown(WORKLOADS, kind)
+    return Shown(WORKLOADS if kind == WORKLOAD else TOPOLOGY)
 
 
-WORDS: Final = _words()
+WORDS: Final = {word: Shown(QUEUES) for word in ("queue", "queues")} | {
+    word: _shown(kind) for word, kind in SPELLINGS.items()
+}
 
 
 def parse(kind: str, names: list[str]) -> tuple[Shown, list[str]]:
     """Read `KIND NAME...` or `KIND/NAME...`.
 
     Returns:
-        What to show, and the names, those of jobs as KIND/NAME.
+        What to show, and the names, as KIND/NAME if the kind matters.
 
     Raises:
         UsageError: a kind is unknown, or there are several.
@@ -67,8 +63,10 @@ def parse(kind: str, names: list[str]) -> tuple[Shown, list[str]]:
         of = _known(before) if divided else shown
         if of.report != shown.report:
             raise UsageError(f'"{text}" and {shown.report} cannot be shown together')
-        job = of.only if of.report == WORKLOADS else ""
-        found.append(f"{job.lower()}/{name}" if job else name)
+        # A name that is written with a kind means only objects of this kind.
+        its_kind = SPELLINGS.get(before.lower(), "") if divided else of.only
+        told = its_kind and of.report != TOPOLOGY
+        found.append(f"{its_kind.lower()}/{name}" if told else name)
     if slash:
         shown = Shown(shown.report)
     return shown, found

@@ -46,10 +46,10 @@ def print_changes(
     before: Report, after: Report, output: str | None, *, all_namespaces: bool
 ) -> None:
     """Print the rows that are new or have changed, and which rows are gone."""
-    old = {name_of(row): _without_times(row) for row in before.items}
-    items = [row for row in after.items if old.get(name_of(row)) != _without_times(row)]
-    names = {name_of(row) for row in after.items}
-    gone = [row for row in before.items if name_of(row) not in names]
+    old = {_key(row): _without_times(row) for row in before.items}
+    items = [row for row in after.items if old.get(_key(row)) != _without_times(row)]
+    kept = {_key(row) for row in after.items}
+    gone = [row for row in before.items if _key(row) not in kept]
     if output in ("json", "yaml"):
         for row in items:
             (show_json if output == "json" else show_yaml)(msgspec.to_builtins(row))
@@ -61,7 +61,14 @@ def print_changes(
         changed: Any = msgspec.structs.replace(after, items=tuple(items))
         show(blocks(changed, wide=output == "wide", all_namespaces=all_namespaces, nothing=""))
     for row in gone:
-        print(f"{clean(name_of(row))} is not shown any more", file=sys.stderr)
+        namespace = _key(row)[1] if all_namespaces else ""
+        where = f" in namespace {clean(namespace)}" if namespace else ""
+        print(f"{clean(name_of(row))}{where} is not shown any more", file=sys.stderr)
+
+
+def _key(row: Row) -> tuple[str, str]:
+    """Name with the kind, and namespace: rows of two namespaces may have one name."""
+    return name_of(row), "" if isinstance(row, DomainRow) else row.namespace
 
 
 def _without_times(row: Row) -> Row:

@@ -29,9 +29,10 @@ from rackgate_assigner.watches import decode_workload
 from rackgate_cli import rights
 from rackgate_cli.errors import CommandError
 from rackgate_cli.explain.manifest import why_job_not_managed
-from rackgate_cli.jobs.names import WORKLOAD, JobName, choose, name_of
+from rackgate_cli.jobs.names import JobName, choose, name_of
 from rackgate_cli.lists import list_decoded
 from rackgate_cli.rights import Right
+from rackgate_cli.spellings import WORKLOAD
 from rackgate_cli.verbs import did_you_mean
 
 TRIES: Final = 3

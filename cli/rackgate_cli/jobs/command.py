@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rackgate_cli import completion
+from rackgate_cli.confirming import confirmed
 from rackgate_cli.controlplane.binaries.versions import COMPONENTS, OPERATORS, SERVICES
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.verbs import add_namespace, add_target, add_verb, whole_number
@@ -161,10 +162,7 @@ def cancel_jobs(arguments: argparse.Namespace) -> int:
 
 
 def _confirmed(job: JobName) -> bool:
-    if not sys.stdin.isatty():
-        raise UsageError("cannot ask: standard input is not a terminal; confirm with --yes")
-    answer = input(f'Delete {job} and its pods? Type "yes" to confirm: ')
-    if answer.strip() == "yes":
+    if confirmed(f"Delete {job} and its pods?"):
         return True
     print(f"{job} was not deleted", file=sys.stderr)
     return False
@@ -210,6 +208,7 @@ def _run(
 def show_logs(arguments: argparse.Namespace) -> int:
     """Print logs of a job, or of a playground's component; return the exit code."""
     if is_component(arguments.jobs):
+        _refuse_flags_of_pods(arguments)
         from rackgate_cli.playground.commands import show_component_logs
 
         show_component_logs(arguments.state, arguments.jobs, follow=arguments.follow)
@@ -226,6 +225,28 @@ def show_logs(arguments: argparse.Namespace) -> int:
     )
     _run(arguments, lambda client, namespace: JobLogs(client, namespace, options).run(job))
     return 0
+
+
+def _refuse_flags_of_pods(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for flags that a component's log, a file of the playground, ignores."""
+    given = [
+        flag
+        for flag, value in (
+            ("--tail", arguments.tail),
+            ("--rank", arguments.rank),
+            ("--container", arguments.container),
+            ("--namespace", arguments.namespace),
+            ("--kubeconfig", arguments.kubeconfig),
+            ("--context", arguments.context),
+        )
+        if value is not None
+    ]
+    if given:
+        name = arguments.jobs
+        raise UsageError(
+            f'"{name}" is a component of the playground, and {", ".join(given)} only works for '
+            f"jobs: write job/{name} if you mean a job"
+        )
 
 
 def is_component(word: str, known: Sequence[str] = (*SERVICES, *COMPONENTS, *OPERATORS)) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,22 +10,12 @@ from rackgate.jobframework.registry import KINDS
 from rackgate.wire.core import OwnerReference
 from rackgate.wire.kueue import Workload
 from rackgate_cli.errors import CommandError, UsageError
+from rackgate_cli.spellings import SPELLINGS, WORKLOAD
 from rackgate_cli.verbs import did_you_mean
 
-WORKLOAD: Final = "Workload"
-
-
-def _spellings() -> dict[str, str]:
-    found = dict.fromkeys(("workload", "workloads", "wl", "kwl"), WORKLOAD)
-    found["workloads.kueue.x-k8s.io"] = WORKLOAD
-    for kind in KINDS.values():
-        plural = kind.resource.plural
-        found |= dict.fromkeys((kind.name.lower(), plural, kind.resource.full_name), kind.name)
-    return found
-
-
-SPELLINGS: Final[Mapping[str, str]] = _spellings()
-"""Lower-case word to the kind as in the API."""
+_SPELLINGS: Final = {
+    word: kind for word, kind in SPELLINGS.items() if kind == WORKLOAD or kind in KINDS
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +34,11 @@ class JobName:
         return f"{self.kind.lower()}/{self.name}" if self.kind else self.name
 
 
+def kind_of(word: str) -> str:
+    """The kind of jobs, or Workload, that a word means; "" if none."""
+    return _SPELLINGS.get(word.lower(), "")
+
+
 def parse(text: str) -> JobName:
     """Read NAME or KIND/NAME.
 
@@ -55,10 +50,10 @@ def parse(text: str) -> JobName:
         raise UsageError(f'"{text}" is not a name: write NAME or KIND/NAME')
     if not kind:
         return JobName("", name)
-    known = SPELLINGS.get(kind.lower())
-    if known is None:
-        shown = sorted({one.lower() for one in SPELLINGS.values()})
-        hint = did_you_mean(kind, SPELLINGS) or f" (known: {', '.join(shown)})"
+    known = kind_of(kind)
+    if not known:
+        shown = sorted({one.lower() for one in _SPELLINGS.values()})
+        hint = did_you_mean(kind, _SPELLINGS) or f" (known: {', '.join(shown)})"
         raise UsageError(f'unknown kind "{kind}" in "{text}"{hint}')
     return JobName(known, name)
 

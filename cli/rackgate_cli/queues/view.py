@@ -64,7 +64,7 @@ def _facts(row: QueueRow) -> Iterator[tuple[str, str]]:
         yield "ClusterQueue", row.cluster_queue
     state = {True: "yes", False: "no", None: "unknown"}[row.active]
     about = f"{row.reason}: {row.message}" if row.reason else row.message
-    yield "active", state if row.active else f"{state} ({about})"
+    yield "active", state if row.active or not about else f"{state} ({about})"
     yield "pending", str(row.pending_workloads)
     reserving = row.reserving_workloads - row.admitted_workloads
     more = f" and {reserving} with reserved quota" if reserving > 0 else ""

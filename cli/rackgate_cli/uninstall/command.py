@@ -7,6 +7,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
+from rackgate_cli.confirming import confirmed
 from rackgate_cli.errors import CommandError
 from rackgate_cli.preflight.command import add_installation
 from rackgate_cli.verbs import add_verb
@@ -94,7 +95,7 @@ async def _run(arguments: argparse.Namespace) -> int:
             print("\n".join((f"Cluster: {target.description}.", *lines)))
             if arguments.dry_run:
                 return 0
-            if not arguments.yes and not _confirmed():
+            if not arguments.yes and not confirmed("Uninstall?"):
                 return 1
             done = await work.run(
                 delete_crds=arguments.delete_crds,
@@ -106,9 +107,3 @@ async def _run(arguments: argparse.Namespace) -> int:
             raise CommandError(f"{error}\nnothing is lost: run the command again") from error
     print("\n".join(outcome(done, arguments.jobs)))
     return 1 if done.left else 0
-
-
-def _confirmed() -> bool:
-    if not sys.stdin.isatty():
-        raise CommandError("cannot ask: standard input is not a terminal; confirm with --yes")
-    return input('Uninstall? Type "yes" to confirm: ').strip() == "yes"

@@ -33,6 +33,9 @@ def owned(name: str, kind: str = "", owner: str = "") -> Workload:
         ("job/train", "Job"),
         ("Job/train", "Job"),
         ("jobs.batch/train", "Job"),
+        ("job.batch/train", "Job"),
+        ("workload.kueue.x-k8s.io/train", "Workload"),
+        ("jobset.jobset.x-k8s.io/train", "JobSet"),
         ("jobset/train", "JobSet"),
         ("rayclusters/train", "RayCluster"),
         ("workload/train", "Workload"),
@@ -43,7 +46,7 @@ def test_spellings(text: str, kind: str) -> None:
     assert parse(text) == JobName(kind, "train")
 
 
-@pytest.mark.parametrize("text", ["", "/", "job/", "/train", "a/b/c", "team-a/train"])
+@pytest.mark.parametrize("text", ["", "/", "job/", "/train", "a/b/c", "team-a/train", "cq/train"])
 def test_others_are_rejected(text: str) -> None:
     with pytest.raises(UsageError):
         parse(text)
@@ -71,5 +74,14 @@ def test_kinds_of_get() -> None:
     assert kinds.parse("jobs", ["a"]) == (kinds.Shown("workloads", "Job"), ["job/a"])
     assert kinds.parse("job/a", ["jobset/b"]) == (kinds.Shown("workloads"), ["job/a", "jobset/b"])
     assert kinds.parse("queue/a", []) == (kinds.Shown("queues"), ["a"])
+    assert kinds.parse("clusterqueue/a", ["lq/a", "queue/b"]) == (
+        kinds.Shown("queues"),
+        ["clusterqueue/a", "localqueue/a", "b"],
+    )
+    assert kinds.parse("clusterqueue.kueue.x-k8s.io/a", [])[1] == ["clusterqueue/a"]
+    assert kinds.parse("job.batch/a", [])[1] == ["job/a"]
+    assert kinds.parse("workload.kueue.x-k8s.io/a", [])[1] == ["workload/a"]
+    assert kinds.parse("topology.kueue.x-k8s.io/a", []) == (kinds.Shown("topology"), ["a"])
+    assert kinds.parse("workloads", ["a"])[1] == ["a"]
     with pytest.raises(UsageError, match=r'"b" has no kind: write job/b'):
         kinds.parse("job/a", ["b"])
