@@ -26,6 +26,8 @@ from rackgate_cli.migrate.judging import (
 from rackgate_cli.migrate.plan import Plan, plan_of
 from rackgate_cli.migrate.report import Item, Result, report_of, schema
 from rackgate_cli.migrate.view import plan_text
+from rackgate_cli.preflight.findings import ClusterSnapshot
+from rackgate_cli.preflight.findings import findings as preflight_findings
 from tests.support.manifests import cluster_queue, flavor, manifest, topology, workload
 from tests.support.objects import job
 from tests.support.runbook import commands
@@ -451,3 +453,25 @@ def test_the_commands_are_those_of_the_page() -> None:
     for words in ("no older version is stored:", "no namespace of the cluster can be deleted:"):
         for line in commands("migrate-from-kueue", words).splitlines():
             assert line.strip() in lines
+
+
+def test_after_the_step_that_stops_kueue_preflight_finds_no_conflict() -> None:
+    steps = [line for step in planned(cluster_queue("cq")).steps for line in step.commands]
+    (scale,) = [line for line in steps if " scale deployment " in line]
+    _, _, space, _, _, name, replicas = scale.split()
+    deployment = {
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": space},
+        "spec": {
+            "replicas": int(replicas.removeprefix("--replicas=")),
+            "template": {"spec": {"containers": [{"image": "registry.k8s.io/kueue/kueue:v0.16"}]}},
+        },
+    }
+
+    def conflicts() -> list[str]:
+        seen = ClusterSnapshot(version={"major": "1", "minor": "34"}, deployments=[deployment])
+        return [one.what for one in preflight_findings(seen, "rackgate-system") if one.conflict]
+
+    assert conflicts() == []
+    deployment["spec"]["replicas"] = 1
+    assert conflicts() == [f"Kueue's Deployment {space}/{name}"]
