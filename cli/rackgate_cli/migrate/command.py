@@ -44,7 +44,8 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Lists every queue, flavor, Cohort, Topology, AdmissionCheck, priority class, "
         "Workload and job of Kueue, and every key of its configuration, as: same, better, differs "
         "or not yet, with the reason and what to do. It blocks if jobs would wait forever or run "
-        "without quota, or if an object would be rejected. Only reads.",
+        "without quota, or if an object would be rejected, by the rules of the webhook or for a "
+        "type or value that the CRDs do not allow. Only reads.",
         examples=(
             "rackgate migrate check",
             "rackgate migrate check -f manifests/ -f kueue-config.yaml",

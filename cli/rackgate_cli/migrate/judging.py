@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from rackgate.api import names
 from rackgate.api.crd import CRD_KINDS, crd_document
 from rackgate.api.unsupported import (
@@ -23,9 +25,10 @@ from rackgate.api.unsupported import (
     unsupported_in_template,
 )
 from rackgate.features import GATES
-from rackgate.jobframework.errors import MalformedError
+from rackgate.jobframework.errors import FieldError, MalformedError
 from rackgate.jobframework.registry import (
     CLEANUP_LABELS,
+    JOB,
     KINDS,
     find_kind,
     find_linked_kind,
@@ -35,6 +38,7 @@ from rackgate.kueue_gates import KUEUE_GATES
 from rackgate_cli.kueue_config.table import SETTINGS, KueueSetting, Support
 from rackgate_cli.kueue_config.translate import leaves, setting_of
 from rackgate_cli.migrate.compatibility import FIELDS, KEYS, Outcome, Row
+from rackgate_cli.migrate.rejection import job_errors, schema_errors
 from rackgate_cli.migrate.report import Finding, Item, Result, item_of
 
 Object = Mapping[str, Any]
@@ -62,6 +66,17 @@ _SETTINGS: Final[Mapping[Support, Result]] = {
     Support.NOT_NEEDED: Result.SAME,
     Support.NOT_YET: Result.NOT_YET,
 }
+# Kueue queues kinds of other groups: its own integrations, and externalFrameworks.
+_BUILT_IN: Final = frozenset({"", "apps", "batch"})
+_RAY_SERVICE: Final = ("ray.io", "RayService")
+_FRAMEWORKS: Final = "use the component deploy/gangs or deploy/pods, or remove the framework"
+_SERVICE_TO_DO: Final = "check that its RayClusters have a Workload after the switch"
+_THROUGH_CLUSTERS: Final = "it is queued through its RayClusters, which have its queue label"
+# Without effect in Kueue as well.
+_SAME_IN_KUEUE: Final = frozenset({("AdmissionCheck", "spec.retryDelayMinutes")})
+_NO_CHANGE: Final = tuple(
+    row for kind, rows in FIELDS.items() for row in rows if (kind, row.name) in _SAME_IN_KUEUE
+)
 # Templates of started jobs have what their start injected, of Kueue as of Rackgate.
 _INJECTED: Final = frozenset(row.name for _, row in KEYS if row.outcome is Outcome.REJECTED)
 MAX_FINDINGS: Final = 100  # of one object: a hostile one has more
@@ -120,6 +135,17 @@ def judge(obj: Object, *, stored: bool) -> Item | None:
         findings = _merged(_job(kind, obj, stored=stored))
         if not findings and not _has_queue(meta):
             return None
+    elif (group, kind) == ("batch", "CronJob"):
+        template = section_of(section_of(obj, "spec"), "jobTemplate")
+        if not section_of(template, "metadata"):
+            return None
+        inner = {**template, "apiVersion": version, "kind": JOB.name}
+        findings = [
+            replace(one, path=f"spec.jobTemplate.{one.path}")
+            for one in _merged(_job(JOB.name, inner, stored=stored))
+        ]
+        if not findings and not _has_queue(section_of(template, "metadata")):
+            return None
     else:
         other = _other(kind, group, obj)
         if other is None:
@@ -145,6 +171,8 @@ def _has_queue(meta: Object) -> bool:
 
 def _of_row(row: Row, path: str, *, blocks: bool = False) -> Finding:
     to_do = f"enable the feature gate {row.gate} of Rackgate" if row.gate else ""
+    if row.outcome in (Outcome.WARNED, Outcome.REJECTED):
+        to_do = "remove it"
     return Finding(
         path,
         _RESULTS[row.outcome],
@@ -163,6 +191,17 @@ def _of_unsupported(found: Unsupported) -> Finding:
         str(Outcome.WARNED),
         f"it has no effect: {found.instead}",
         "remove it, or accept what happens instead",
+    )
+
+
+def _of_error(error: FieldError) -> Finding:
+    return Finding(
+        error.path,
+        Result.DIFFERS,
+        str(Outcome.REJECTED),
+        error.problem,
+        error.help or "correct it",
+        blocks=True,
     )
 
 
@@ -191,7 +230,11 @@ def _kueue_object(kind: str, version: str, obj: Object, *, stored: bool) -> Iter
             blocks=True,
         )
         return
+    if not stored:
+        yield from map(_of_error, schema_errors(kind, version, obj))
     for unsupported in unsupported_fields(kind, obj):
+        if (kind, unsupported.path) in _SAME_IN_KUEUE:
+            continue
         found = _of_unsupported(unsupported)
         yield found if kind != "AdmissionCheck" else _blocking_check(found)
     yield from _fields(rows, obj, known_version=version == names.VERSION)
@@ -218,7 +261,7 @@ def _fields(rows: Sequence[Row], obj: Object, *, known_version: bool) -> Iterato
     for path in dict.fromkeys(_paths(top)):
         row = next((row for row in rows if row.covers(path)), None)
         if row is not None:
-            if _RESULTS[row.outcome] is not Result.SAME:
+            if _RESULTS[row.outcome] is not Result.SAME and row not in _NO_CHANGE:
                 yield _of_row(row, path)
         elif known_version and not any(name.startswith(f"{path}.") for name in known):
             yield from _unknown_field(path, rows)
@@ -273,6 +316,10 @@ def _workload(obj: Object) -> Iterator[Finding]:
         return
     name = text_of(owner.get("name"))
     linked = find_linked_kind(version.partition("/")[0], kind) is not None
+    if (version.partition("/")[0], kind) == _RAY_SERVICE:
+        path = "metadata.ownerReferences"
+        yield Finding(path, Result.DIFFERS, "", _THROUGH_CLUSTERS, _SERVICE_TO_DO)
+        return
     if (version, kind) == ("v1", POD):
         why = "Rackgate manages plain pods only with the component deploy/pods"
         to_do = f"enable the component and its gate, or delete the pod {name}"
@@ -294,9 +341,13 @@ def _job(kind_name: str, obj: Object, *, stored: bool) -> Iterator[Finding]:
     meta = section_of(obj, "metadata")
     if not _has_queue(meta):
         misspelled = misspelled_queue_label(meta)
-        if misspelled:
+        queue = section_of(meta, "labels").get(names.QUEUE_LABEL)
+        if queue is not None and not isinstance(queue, str):
+            path = f"metadata.labels[{names.QUEUE_LABEL}]"
+            yield _of_error(FieldError(path, "must be a string", "write it in quotes"))
+        elif misspelled:
             why = "the job is not managed: this is not the queue label"
-            yield Finding(misspelled, Result.NOT_YET, "", why, f"use {names.QUEUE_LABEL}")
+            yield Finding(misspelled, Result.NOT_YET, "", why, _as_label(misspelled))
         return
     kind = KINDS[kind_name]
     yield from _keys(meta, "metadata", stored=stored)
@@ -313,6 +364,14 @@ def _job(kind_name: str, obj: Object, *, stored: bool) -> Iterator[Finding]:
         yield from _keys(section_of(found.template, "metadata"), path, stored=stored)
         for unsupported in unsupported_in_template(found.template, found.path):
             yield _of_unsupported(unsupported)
+    if not stored:
+        yield from map(_of_error, job_errors(kind_name, obj))
+
+
+def _as_label(misspelled: str) -> str:
+    if misspelled == f"metadata.annotations[{names.QUEUE_LABEL}]":
+        return f"make it a label: metadata.labels[{names.QUEUE_LABEL}]"
+    return f"use the label {names.QUEUE_LABEL}"
 
 
 def _keys(meta: Object, path: str, *, stored: bool) -> Iterator[Finding]:
@@ -323,7 +382,8 @@ def _keys(meta: Object, path: str, *, stored: bool) -> Iterator[Finding]:
             if row is None or row is _QUEUE_ROW or (stored and key in _INJECTED):
                 continue
             if _RESULTS[row.outcome] is not Result.SAME:
-                yield _of_row(row, f"{path}.{part}[{key}]")
+                rejected = row.outcome is Outcome.REJECTED and not stored
+                yield _of_row(row, f"{path}.{part}[{key}]", blocks=rejected)
 
 
 def _row_of_key(key: str) -> Row | None:
@@ -368,6 +428,11 @@ def _other(kind: str, group: str, obj: Object) -> list[Finding] | None:
             component="deploy/gangs",
         )
         return [first, *map(_of_unsupported, unsupported_in_linked(obj))]
+    path = f"metadata.labels[{names.QUEUE_LABEL}]"
+    if (group, kind) == _RAY_SERVICE:
+        return [Finding(path, Result.DIFFERS, "", _THROUGH_CLUSTERS, _SERVICE_TO_DO)]
+    if group in _BUILT_IN:
+        return None  # Kueue does not queue it either
     return [
         Finding(
             f"metadata.labels[{names.QUEUE_LABEL}]",
@@ -472,14 +537,16 @@ def _setting(path: str, value: Any) -> Finding | None:
         if row.same_values and all(one in row.same_values for one in values):
             return None
     component = _COMPONENT.search(row.note)
-    if result is Result.SAME and (component is None or value is False):
-        return None
+    if result is Result.SAME:
+        if component is None or value is False:
+            return None
+        result = Result.DIFFERS
     return Finding(
         path,
         result,
         str(row.support),
         why,
-        _to_do(row),
+        _to_do(row) or (_FRAMEWORKS if path == "integrations.frameworks" else ""),
         component=component[1] if component is not None else "",
     )
 

@@ -128,8 +128,23 @@ def _blocking(items: Sequence[Item]) -> Iterator[Step]:
         "Jobs would wait forever or run without quota, or objects would be rejected. "
         + "; ".join((*said[:MAX_NAMED], *more)),
         ("rackgate migrate check",),
-        "the exit code of rackgate migrate check is 0",
+        "rackgate migrate check names as blocking only objects for which you chose a component of"
+        " Rackgate, such as deploy/gangs or deploy/pods",
         "nothing of Kueue has changed yet, apart from what you changed here",
+    )
+
+
+def _saved(kinds: str, file: str) -> str:
+    """Only Kueue's, without what the API server sets: `kubectl apply` creates them again."""
+    chosen = (
+        '.metadata.name | test("^kueue-")'
+        if file == "webhooks"
+        else f'.spec.group == "{names.VISIBILITY_GROUP}"'
+    )
+    return (
+        f"kubectl get {kinds} -o json | jq '.items |= [.[] | select({chosen}) | del(.status,"
+        " .metadata.resourceVersion, .metadata.uid, .metadata.creationTimestamp,"
+        f" .metadata.generation, .metadata.managedFields)]' > {file}.yaml"
     )
 
 
@@ -140,9 +155,8 @@ def _back_up(space: str) -> Step:
         "The files are needed to go back.",
         (
             f"kubectl get {listed} -A -o yaml > kueue-objects.yaml",
-            "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations -o yaml"
-            " > webhooks.yaml",
-            "kubectl get apiservices -o yaml > apiservices.yaml",
+            _saved("validatingwebhookconfigurations,mutatingwebhookconfigurations", "webhooks"),
+            _saved("apiservices", "apiservices"),
             f"kubectl get configmap -n {space} kueue-manager-config -o yaml > kueue-config.yaml",
         ),
         "the four files are not empty",
@@ -221,12 +235,15 @@ def _stop(space: str) -> Step:
             " --timeout=120s",
             "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations -o name"
             " | grep '/kueue-' | xargs -r kubectl delete",
+            "kubectl annotate crd clusterqueues.kueue.x-k8s.io localqueues.kueue.x-k8s.io"
+            " workloads.kueue.x-k8s.io cert-manager.io/inject-ca-from-",
             "kubectl get apiservices -o name | grep 'visibility\\.kueue\\.x-k8s\\.io$'"
             " | xargs -r kubectl delete",
         ),
         "the pods of running jobs are the same as before; kubectl delete namespace works for an"
         " empty namespace",
-        "kubectl apply -f webhooks.yaml -f apiservices.yaml, and scale the Deployment back",
+        "kubectl apply -f webhooks.yaml -f apiservices.yaml, and scale the Deployment back. With"
+        " cert-manager, set the annotation of the CRDs again",
     )
 
 

@@ -39,7 +39,8 @@ def blocks(report: Report, *, everything: bool) -> list[Block]:
         )
     )
     if total.blocking:
-        found.append(Line(f"{total.blocking} of them block the switch: lines with BLOCKS", "red"))
+        verb = "blocks" if total.blocking == 1 else "block"
+        found.append(Line(f"{total.blocking} of them {verb} the switch: lines with BLOCKS", "red"))
     else:
         found.append(Line("Nothing blocks the switch."))
     return found

@@ -128,7 +128,7 @@ def _kueue(seen: ClusterSnapshot) -> Iterator[Finding]:
         if "kueue" in _name(found) and not _is_ours(found):
             yield Finding(True, f"Kueue's {found['kind']} {_name(found)}", remedy)
     for found in seen.deployments:
-        if _is_kueue(found):
+        if _is_kueue(found) and found["spec"].get("replicas") != 0:
             where = f"{found['metadata']['namespace']}/{_name(found)}"
             yield Finding(True, f"Kueue's Deployment {where}", remedy)
     for found in seen.leases:

@@ -26,6 +26,8 @@ from rackgate_cli.migrate.judging import (
 from rackgate_cli.migrate.plan import Plan, plan_of
 from rackgate_cli.migrate.report import Item, Result, report_of, schema
 from rackgate_cli.migrate.view import plan_text
+from rackgate_cli.preflight.findings import ClusterSnapshot
+from rackgate_cli.preflight.findings import findings as preflight_findings
 from tests.support.manifests import cluster_queue, flavor, manifest, topology, workload
 from tests.support.objects import job
 from tests.support.runbook import commands
@@ -62,7 +64,10 @@ def said(row: Row, path: str, item: Item) -> list[str]:
 
 @pytest.mark.parametrize(("kind", "row"), ROWS, ids=lambda it: getattr(it, "name", it))
 def test_each_field_of_the_page_is_judged_as_the_page_says(kind: str, row: Row) -> None:
-    item = judged(manifest(kind, "x") | nested(row.name))
+    item = judged(manifest(kind, "x") | nested(row.name), stored=True)
+    if row.name == "spec.retryDelayMinutes":
+        assert item.result is Result.SAME  # without effect in Kueue as well
+        return
     expected = {
         Outcome.SAME: [],
         Outcome.BETTER: [str(Outcome.BETTER)],
@@ -99,6 +104,8 @@ def test_each_setting_of_the_page_is_judged_as_the_page_says(row: Any) -> None:
         Support.DIFFERS: Result.DIFFERS,
         Support.NOT_YET: Result.NOT_YET,
     }[row.support]
+    if "Needs the component" in row.note:
+        result = Result.DIFFERS
     assert found[0].result is result
     assert not any(one.blocks for one in found)
 
@@ -206,7 +213,9 @@ def test_workloads_of_jobs_that_nobody_would_run_block_until_they_have_ended() -
     assert not judged(owned("Job", "batch/v1")).blocks
     finished = {"type": "Finished", "status": "True"}
     assert not judged(owned("Wombat", "acme.example/v1", finished)).blocks
-    assert not judged(owned("Wombat", "acme.example/v1", finished) | {"metadata": {}}).blocks
+    assert not judged(
+        owned("Wombat", "acme.example/v1", finished) | {"metadata": {}}, stored=True
+    ).blocks
 
 
 def test_flavors_differ_only_if_they_may_share_nodes() -> None:
@@ -350,7 +359,8 @@ def test_a_folder_is_checked_and_the_exit_code_says_whether_something_blocks(
     assert check(capsys, "-f", tmp_path, "-o", "yaml")[0] == 3
     code, out, _ = check(capsys, "-f", tmp_path)
     assert "BLOCKS: use the component deploy/gangs" in out
-    assert "3 same" in out
+    assert "2 same" in out
+    assert "1 of them blocks the switch" in out
     code, out, _ = check(capsys, "-f", written(tmp_path, "one.yaml", cluster_queue("cq")))
     assert (code, "Nothing blocks" in out) == (0, True)
 
@@ -451,3 +461,112 @@ def test_the_commands_are_those_of_the_page() -> None:
     for words in ("no older version is stored:", "no namespace of the cluster can be deleted:"):
         for line in commands("migrate-from-kueue", words).splitlines():
             assert line.strip() in lines
+
+
+def test_after_the_step_that_stops_kueue_preflight_finds_no_conflict() -> None:
+    steps = [line for step in planned(cluster_queue("cq")).steps for line in step.commands]
+    (scale,) = [line for line in steps if " scale deployment " in line]
+    _, _, space, _, _, name, replicas = scale.split()
+    deployment: Object = {
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": space},
+        "spec": {
+            "replicas": int(replicas.removeprefix("--replicas=")),
+            "template": {"spec": {"containers": [{"image": "registry.k8s.io/kueue/kueue:v0.16"}]}},
+        },
+    }
+
+    def conflicts() -> list[str]:
+        seen = ClusterSnapshot(version={"major": "1", "minor": "34"}, deployments=[deployment])
+        return [one.what for one in preflight_findings(seen, "rackgate-system") if one.conflict]
+
+    assert conflicts() == []
+    deployment["spec"]["replicas"] = 1
+    assert conflicts() == [f"Kueue's Deployment {space}/{name}"]
+
+
+# What would be rejected, and what Kueue does not queue.
+
+
+def rejected(obj: Object) -> list[str]:
+    item = judged(obj)
+    assert item.result is not Result.SAME
+    assert all(one.why and one.to_do for one in item.findings if one.blocks)
+    return [one.path for one in item.findings if one.blocks]
+
+
+def ray_job(**spec: Any) -> Object:
+    group = {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
+    cluster = {"headGroupSpec": group, "workerGroupSpecs": []}
+    found = {"shutdownAfterJobFinishes": True, "entrypoint": "x", "rayClusterSpec": cluster}
+    return queued("RayJob", "ray.io/v1", spec=found | spec)
+
+
+def test_jobs_that_the_webhook_rejects_block_with_their_field() -> None:
+    assert judged(ray_job()).result is Result.SAME
+    assert rejected(ray_job(submissionMode="InteractiveMode")) == ["spec.submissionMode"]
+    assert rejected(ray_job(shutdownAfterJobFinishes=False)) == ["spec.shutdownAfterJobFinishes"]
+    on_node = job("train", 2)
+    on_node["spec"]["template"]["spec"]["nodeName"] = "n1"
+    assert rejected(on_node) == ["spec.template.spec.nodeName"]
+    sliced = job("train", 5, required="rack")
+    sliced["spec"]["template"]["metadata"]["annotations"] |= {
+        "kueue.x-k8s.io/podset-slice-required-topology": "host",
+        "kueue.x-k8s.io/podset-slice-size": "2",
+    }
+    assert any("podset-slice-size" in path for path in rejected(sliced))
+    assert judged(on_node, stored=True).result is Result.SAME
+
+
+def test_wrong_types_and_enums_in_objects_of_kueue_block_with_their_path() -> None:
+    assert rejected(manifest("ClusterQueue", "x") | {"spec": 5}) == ["spec"]
+    assert rejected(manifest("ClusterQueue", "x") | {"metadata": [1]}) == ["metadata"]
+    assert rejected(manifest("ClusterQueue", "x") | {"metadata": {}}) == ["metadata.name"]
+    assert rejected(manifest("ClusterQueue", "x", spec={"stopPolicy": "Halt"})) == [
+        "spec.stopPolicy"
+    ]
+
+
+def test_a_ray_service_is_queued_through_its_clusters() -> None:
+    for item in (
+        judged(queued("RayService", "ray.io/v1")),
+        judged(owned("RayService", "ray.io/v1")),
+    ):
+        assert (item.result, item.blocks) == (Result.DIFFERS, False)
+
+
+def test_kinds_that_kueue_does_not_queue_are_left_out_and_a_cron_job_is_its_job() -> None:
+    assert judge(queued("ReplicaSet", "apps/v1"), stored=False) is None
+    made = {key: value for key, value in job("train", 2).items() if key in ("metadata", "spec")}
+    cron = queued("CronJob", "batch/v1", spec={"schedule": "0 0 * * *", "jobTemplate": made})
+    assert judged(cron).result is Result.SAME
+    made["spec"]["template"]["spec"]["nodeName"] = "n1"
+    assert rejected(cron) == ["spec.jobTemplate.spec.template.spec.nodeName"]
+    bare = queued("CronJob", "batch/v1", spec={"jobTemplate": {"spec": {}}})
+    assert judge(bare, stored=False) is None
+
+
+def test_a_queue_name_in_the_wrong_place_or_of_the_wrong_type_is_explained() -> None:
+    found = job("train", 2, queue=None)
+    found["metadata"]["annotations"] = {names.QUEUE_LABEL: "q"}
+    assert "make it a label: metadata.labels[" in judged(found).findings[0].to_do
+    number = job("train", 2, queue=None)
+    number["metadata"]["labels"] = {names.QUEUE_LABEL: 7}
+    (finding,) = judged(number).findings
+    assert (finding.why, finding.blocks) == ("must be a string", True)
+
+
+def test_findings_without_effect_say_what_to_do() -> None:
+    prebuilt = job("train", 2, labels={"kueue.x-k8s.io/prebuilt-workload-name": "w"})
+    settings = judge_configuration({"integrations": {"frameworks": ["deployment"]}})
+    for item in (judged(prebuilt), *settings):
+        assert item.findings
+        assert all(one.to_do for one in item.findings)
+
+
+def test_the_plan_saves_only_objects_of_kueue_and_stops_cert_manager() -> None:
+    lines = [line for step in planned(cluster_queue("cq")).steps for line in step.commands]
+    saved = [line for line in lines if "webhooks.yaml" in line or "apiservices.yaml" in line]
+    assert len(saved) == 2
+    assert all("select(" in line and ".metadata.resourceVersion" in line for line in saved)
+    assert any("cert-manager.io/inject-ca-from-" in line for line in lines)
