@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from rackgate.api.conversion import OLD_API_VERSION, ConversionError, convert
+from rackgate.api.conversion import OLD_API_VERSION, ConversionError, convert, domains_bytes
 from rackgate.api.crd import CRD_KINDS, crd_document
 from rackgate.api.names import API_VERSION, GROUP
 from rackgate.topology.assignment import AssignmentError, TopologyAssignment, decode, encode
@@ -139,6 +139,14 @@ def with_domains(value: Any) -> Any:
     return found
 
 
+# Bytes that the names of other fields may take more.
+NAMES = 100
+
+
+def without_version(given_: Object) -> int:
+    return len(msgspec.json.encode({**given_, "apiVersion": ""}))
+
+
 @pytest.mark.requirement("OPS-04")
 @given(stored(API_VERSION))
 def test_what_is_stored_comes_back_the_same_from_the_older_version(given_: Object) -> None:
@@ -147,6 +155,8 @@ def test_what_is_stored_comes_back_the_same_from_the_older_version(given_: Objec
     assert given_ == before
     assert pruned(old, SCHEMAS[given_["kind"], OLD_API_VERSION]) == []
     assert old["metadata"] == given_["metadata"]
+    expansion = domains_bytes(given_, OLD_API_VERSION)
+    assert without_version(old) <= without_version(given_) + expansion + NAMES
     assert with_domains(convert(old, API_VERSION)) == with_domains(given_)
 
 

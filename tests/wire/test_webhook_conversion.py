@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import gc
 import io
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,13 +16,18 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from rackgate.api.conversion import OLD_API_VERSION
+from rackgate.api.conversion import OLD_API_VERSION, convert
 from rackgate.api.names import API_VERSION
 from rackgate.api.resources import CRDS
 from rackgate.certificates.issued import IssuedCertificateManager
 from rackgate.certificates.tls import server_context
 from rackgate.kube.client import Client
-from rackgate_webhook.admission.conversion_review import MAX_CONVERSION_BYTES, MAX_OBJECTS
+from rackgate_webhook.admission.conversion_review import (
+    MAX_CONVERSION_BYTES,
+    MAX_EXPANSION_BYTES,
+    MAX_OBJECTS,
+)
+from rackgate_webhook.serving.bodies import SMALL_BYTES
 from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import CONVERTED_CRDS, CertificateSettings
 from tests.support.apiserver import FakeApiServer
@@ -169,6 +176,96 @@ async def test_a_list_is_converted_in_steps(monkeypatch: pytest.MonkeyPatch) -> 
         assert turns - before >= 49
     task.cancel()
     assert len(json.loads(answer.body)["response"]["convertedObjects"]) == 50
+
+
+def placed(rows: int) -> Object:
+    """A Workload whose slices take 10 bytes for each row, and its domains 1,100."""
+    roots = [f"{i:06d}" for i in range(rows)]
+    columns = [{"universal": "x" * 63}] * 15
+    part = {
+        "domainCount": rows,
+        "valuesPerLevel": [*columns, {"individual": {"prefix": "n" * 57, "roots": roots}}],
+        "podCounts": {"universal": 1},
+    }
+    assignment = {"levels": [f"l{i}" for i in range(16)], "slices": [part]}
+    podset = {"name": "main", "topologyAssignment": assignment}
+    status = {"admission": {"clusterQueue": "cq", "podSetAssignments": [podset]}}
+    head = {"apiVersion": API_VERSION, "kind": "Workload", "metadata": {"name": "w"}}
+    return {**head, "spec": {}, "status": status}
+
+
+def assignment_of(workload: Object) -> Object:
+    found: Object = workload["status"]["admission"]["podSetAssignments"][0]["topologyAssignment"]
+    return found
+
+
+@pytest.mark.field_note("W5")
+async def test_an_answer_has_a_limit_and_later_objects_keep_their_slices() -> None:
+    """Their domains would take 250 MiB."""
+    body = json.dumps(review([placed(6_000)] * 40, OLD_API_VERSION)).encode()
+    async with serving() as server:
+        answer = await server._convert(body)
+    assert len(answer.body) < len(body) + MAX_EXPANSION_BYTES
+    found = json.loads(answer.body)["response"]["convertedObjects"]
+    assert len(found) == 40
+    fitting = MAX_EXPANSION_BYTES // (6_000 * 1_200)
+    assert all(len(assignment_of(one)["domains"]) == 6_000 for one in found[:fitting])
+    assert assignment_of(found[-1]) == assignment_of(placed(6_000))
+    assert {one["apiVersion"] for one in found} == {OLD_API_VERSION}
+
+
+async def test_a_small_review_with_a_large_answer_waits_for_others() -> None:
+    body = json.dumps(review([placed(1_000)], OLD_API_VERSION)).encode()
+    assert len(body) < SMALL_BYTES
+    async with serving() as server:
+        async with server._large_conversion:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(server._convert(body), 0.5)
+            small = await converted(server, review([placed(5), cluster_queue()], OLD_API_VERSION))
+            assert len(assignment_of(small["convertedObjects"][0])["domains"]) == 5
+        large = await converted(server, review([placed(1_000)], OLD_API_VERSION))
+        assert len(assignment_of(large["convertedObjects"][0])["domains"]) == 1_000
+
+
+@pytest.mark.parametrize("wanted", [API_VERSION, OLD_API_VERSION])
+async def test_others_run_while_a_large_object_is_converted(wanted: str) -> None:
+    """So that reviews of jobs do not wait for it."""
+    workload = placed(5_000)
+    if wanted == API_VERSION:
+        workload = convert(workload, OLD_API_VERSION)
+    body = json.dumps(review([workload], wanted)).encode()
+    threads = set()
+
+    def noted(*arguments: Any) -> Object:
+        threads.add(threading.get_ident())
+        return convert(*arguments)
+
+    async with serving() as server:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("rackgate_webhook.admission.conversion_review.convert", noted)
+            await server._convert(body)
+            assert len(threads - {threading.get_ident()}) == 1
+            assert gc.isenabled()
+            # A small one is not worth a thread.
+            threads.clear()
+            await server._convert(json.dumps(review([placed(5)], OLD_API_VERSION)).encode())
+            assert threads == {threading.get_ident()}
+
+
+async def test_a_value_cannot_stand_for_a_deep_part() -> None:
+    """It would be repeated in each domain."""
+    workload = placed(3)
+    for level in (0, 1):
+        assignment_of(workload)["slices"][0]["valuesPerLevel"][level] = {
+            "individual": {"prefix": "deep-0", "roots": ["-0", "-1", "-2"]}
+        }
+    workload["spec"] = {"podSets": [{"template": {"x": "HERE"}}]}
+    text = json.dumps(review([workload], OLD_API_VERSION)).replace('"HERE"', nested(5000))
+    async with serving() as server:
+        status, answer = await post(server, text.encode())
+    assert status == 200
+    assert answer.count(nested(5000)) == 1
+    assert '"deep-0-0"' in answer
 
 
 # The CA bundle in the kinds.

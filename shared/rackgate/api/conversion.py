@@ -23,8 +23,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from rackgate.api.names import API_VERSION, GROUP, OLD_VERSION
-from rackgate.topology.assignment import AssignmentError, decode, encode_unchecked, shown
+from rackgate.topology.assignment import MAX_PODS, AssignmentError, decode, encode_unchecked, shown
 
 Object = dict[str, Any]
 
@@ -33,7 +35,7 @@ KUEUE_VERSIONS: Final = (API_VERSION, OLD_API_VERSION)
 POD_PRIORITY: Final = "scheduling.k8s.io/priorityclass"
 WORKLOAD_PRIORITY: Final = "kueue.x-k8s.io/workloadpriorityclass"
 # Bytes of JSON that the domains of one object may take. 100,000 nodes take 6 MiB.
-MAX_DOMAINS_BYTES: Final = 16 * 2**20
+MAX_DOMAINS_BYTES: Final = 8 * 2**20
 
 _PRIORITY_REFS: Final = {
     WORKLOAD_PRIORITY: (GROUP, "WorkloadPriorityClass"),
@@ -48,7 +50,9 @@ class ConversionError(ValueError):
     """The object cannot be converted; the message starts with a field path."""
 
 
-def convert(obj: Mapping[str, Any], api_version: str) -> Object:
+def convert(
+    obj: Mapping[str, Any], api_version: str, max_domains_bytes: int = MAX_DOMAINS_BYTES
+) -> Object:
     """The object in the other version, or the same if it has that version.
 
     Metadata is never changed. The given object is not changed; the result shares parts with it.
@@ -56,6 +60,7 @@ def convert(obj: Mapping[str, Any], api_version: str) -> Object:
     Args:
         obj: as decoded from JSON.
         api_version: `kueue.x-k8s.io/v1beta1` or `kueue.x-k8s.io/v1beta2`.
+        max_domains_bytes: a Workload whose `domains_bytes` are more keeps its slices.
 
     Raises:
         ConversionError: an unknown kind or version, or a field with a wrong type.
@@ -73,9 +78,35 @@ def convert(obj: Mapping[str, Any], api_version: str) -> Object:
         raise ConversionError(f"kind: {shown(kind)}: must be one of {known}")
     to_new, to_old = _CONVERSIONS[kind]
     (to_new if api_version == API_VERSION else to_old)(found)
+    if domains_bytes(obj, api_version) <= max_domains_bytes:
+        for assignment in _expandable(found, api_version):
+            domains = _domains(assignment)
+            if domains is not None:
+                assignment["domains"] = domains
+                del assignment["slices"]
     return {**found, "apiVersion": api_version}
 
 
+def domains_bytes(obj: Mapping[str, Any], api_version: str) -> int:
+    """At most by so many bytes of JSON is the object larger in the other version; 0 if it is not.
+
+    A few bytes of slices can stand for many of domains.
+
+    Raises:
+        ConversionError: a field with a wrong type.
+    """
+    return sum(map(_expansion, _expandable(dict(obj), api_version)))
+
+
+def _expandable(obj: Object, api_version: str) -> list[Object]:
+    """A copy of each topology assignment with slices that become domains, in its place."""
+    if (obj.get("kind"), obj.get("apiVersion"), api_version) != _EXPANDED:
+        return []
+    assignments = _assignments(_section(obj, "status"))
+    return [assignment for assignment, _path in assignments if "slices" in assignment]
+
+
+_EXPANDED: Final = ("Workload", API_VERSION, OLD_API_VERSION)
 _KNOWN_VERSIONS: Final = f"must be {' or '.join(KUEUE_VERSIONS)}"
 Change = Callable[[Object], None]  # changes the top level of a copy
 
@@ -163,15 +194,7 @@ def _workload_to_old(obj: Object) -> None:
         if source is not None and ref.get("name") and len(ref) == 3:
             del spec["priorityClassRef"]
             spec |= {"priorityClassName": ref["name"], "priorityClassSource": source}
-    status = _section(obj, "status")
-    _rename(status, _TIME, _OLD_TIME)
-    room = MAX_DOMAINS_BYTES
-    for assignment, _path in _assignments(status):
-        room -= _expanded_bytes(assignment)
-        domains = _domains(assignment) if room >= 0 else None
-        if domains is not None:
-            assignment["domains"] = domains
-            del assignment["slices"]
+    _rename(_section(obj, "status"), _TIME, _OLD_TIME)
 
 
 def _is_text(value: object) -> bool:
@@ -237,22 +260,27 @@ def _domains(assignment: Mapping[str, Any]) -> list[Object] | None:
     return [{"values": list(values), "count": count} for values, count in found.domains]
 
 
-def _expanded_bytes(assignment: Mapping[str, Any]) -> int:
-    """About the bytes of `domains`. A few bytes of prefixes can stand for many."""
+def _expansion(assignment: Mapping[str, Any]) -> int:
+    """Bytes that `domains` have more than `slices`, at most.
+
+    Roots take the same in both.
+    """
     total = 0
     slices = assignment.get("slices")
     for part in slices if isinstance(slices, list) else ():
         if not isinstance(part, dict) or type(part.get("domainCount")) is not int:
             continue
         columns = part.get("valuesPerLevel")
-        row = 25
+        row = len(f'{{"values":[],"count":{MAX_PODS}}},')
         for column in columns if isinstance(columns, list) else ():
             if isinstance(column, dict):
                 individual = column.get("individual")
                 ends = individual if isinstance(individual, dict) else {}
                 texts = (column.get("universal"), ends.get("prefix"), ends.get("suffix"))
-                row += 3 + sum(len(text) for text in texts if isinstance(text, str))
-        total += part["domainCount"] * row
+                row += len('"",')
+                row += sum(len(msgspec.json.encode(it)) - 2 for it in texts if _is_text(it) and it)
+        # A negative count must not hide what the other slices take.
+        total += max(0, part["domainCount"]) * row
     return total
 
 
@@ -263,8 +291,9 @@ def _section(parent: Object, name: str, path: str = "") -> Object:
         return {}
     if not isinstance(found, dict):
         raise ConversionError(f"{path}{name}: {shown(found)}: must be an object")
-    parent[name] = dict(found)
-    return parent[name]  # type: ignore[no-any-return]
+    copied = dict(found)
+    parent[name] = copied
+    return copied
 
 
 def _items(parent: Mapping[str, Any], path: str, name: str) -> list[Any]:

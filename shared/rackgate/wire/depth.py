@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from itertools import count
+from secrets import token_hex
 from typing import Final, TypeVar
 
 import msgspec
@@ -53,13 +53,15 @@ class DeepParts:
 
     def __init__(self, text: bytes) -> None:
         """Take the parts out of `text`."""
-        number = next(n for n in count() if b'"deep-%d-' % n not in text)
+        # Random: values are put together from parts of the text, and none may become a string
+        # that stands for a deep part.
+        token = token_hex(8).encode()
         self._parts: list[bytes] = []
-        self._placeholder = re.compile(rb'"deep-%d-(\d+)"' % number)
+        self._placeholder = re.compile(rb'"deep-%s-(\d+)"' % token)
 
         def replacement(part: bytes) -> bytes:
             self._parts.append(part)
-            return b'"deep-%d-%d"' % (number, len(self._parts) - 1)
+            return b'"deep-%s-%d"' % (token, len(self._parts) - 1)
 
         self.text = _replace_deep(text, replacement)
 

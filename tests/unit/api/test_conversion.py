@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from rackgate.api.conversion import MAX_DOMAINS_BYTES, OLD_API_VERSION, ConversionError, convert
+from rackgate.api.conversion import (
+    MAX_DOMAINS_BYTES,
+    OLD_API_VERSION,
+    ConversionError,
+    convert,
+    domains_bytes,
+)
 from rackgate.api.crd import CRD_KINDS
 from rackgate.api.names import API_VERSION
 from rackgate.topology.assignment import TopologyAssignment, encode
@@ -204,6 +210,13 @@ def test_a_list_of_checks_is_put_before_a_strategy_as_in_kueue() -> None:
     assert found == {"admissionChecks": [{"name": "a", "onFlavors": []}]}
 
 
+def test_the_name_of_v1beta1_is_put_before_that_of_v1beta2_in_it() -> None:
+    """The schemas have one of both; nothing that was stored in another way may fail."""
+    both = {"cohort": "older", "cohortName": "newer"}
+    assert to_new("ClusterQueue", spec=both) == {"spec": {"cohortName": "older"}}
+    assert to_old("ClusterQueue", spec=both) == {"spec": {"cohort": "newer"}}
+
+
 def assigned(assignment: Object) -> Object:
     podset = {"name": "main", "count": 4, "topologyAssignment": assignment}
     admission = {"clusterQueue": "cq", "podSetAssignments": [{"name": "driver"}, podset]}
@@ -256,7 +269,25 @@ def test_a_few_bytes_cannot_become_many() -> None:
     bomb = assigned({"levels": [f"l{i}" for i in range(16)], "slices": [part, part]})
     assert MAX_DOMAINS_BYTES < 16 * 63 * 100_000
     assert to_old("Workload", **bomb) == bomb
+    hidden = {**part, "domainCount": -(10**9)}
+    bomb = assigned({"levels": [f"l{i}" for i in range(16)], "slices": [part, hidden]})
+    assert domains_bytes(obj("Workload", API_VERSION, **bomb), OLD_API_VERSION) > MAX_DOMAINS_BYTES
+    assert to_old("Workload", **bomb) == bomb
     assert to_new("Workload", **bomb) == bomb
+
+
+def test_domains_are_all_there_or_not_at_all() -> None:
+    rows = ((("b1", "r1"), 4), (("b1", "r2"), 2))
+    given = obj("Workload", API_VERSION, **assigned(encode(TopologyAssignment(("b", "r"), rows))))
+    podsets = given["status"]["admission"]["podSetAssignments"]
+    podsets.append(podsets[1])
+    needed = domains_bytes(given, OLD_API_VERSION)
+    kept = convert(given, OLD_API_VERSION, needed - 1)
+    assert kept == {**given, "apiVersion": OLD_API_VERSION}
+    old = convert(given, OLD_API_VERSION, needed)
+    found = old["status"]["admission"]["podSetAssignments"]
+    assert [len(one["topologyAssignment"]["domains"]) for one in found[1:]] == [2, 2]
+    assert domains_bytes(old, API_VERSION) == domains_bytes(given, API_VERSION) == 0
 
 
 def test_the_largest_cluster_fits() -> None:

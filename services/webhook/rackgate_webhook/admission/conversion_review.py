@@ -7,12 +7,21 @@ memory holds one decoded object, and the caller may let other reviews run in bet
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from rackgate.api.conversion import KUEUE_VERSIONS, ConversionError, convert
+from rackgate.api.conversion import (
+    KUEUE_VERSIONS,
+    MAX_DOMAINS_BYTES,
+    ConversionError,
+    Object,
+    convert,
+    domains_bytes,
+)
 from rackgate.wire.depth import DeepParts
 from rackgate_webhook.admission.review import MAX_MESSAGE, Answer, ReviewError
 
@@ -20,6 +29,8 @@ API_VERSION: Final = "apiextensions.k8s.io/v1"
 # All objects of a list: kubectl asks for pages of 500, older informers for all at once.
 MAX_OBJECTS: Final = 50_000
 MAX_CONVERSION_BYTES: Final = 24 * 2**20
+# An answer is larger than its request by this at most: Workloads after that keep their slices.
+MAX_EXPANSION_BYTES: Final = 32 * 2**20
 OPERATION: Final = "CONVERT"  # in metrics
 
 
@@ -39,6 +50,20 @@ class ConversionRequest:
     api_version: str
     objects: list[msgspec.Raw]
     restore: Callable[[bytes], bytes] = bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """The conversion of one object.
+
+    Attributes:
+        size: bytes of JSON that the converted object takes, at most.
+        run: converts it, in time that grows with its size. Raises ConversionError, which names
+            the index of the object and the field.
+    """
+
+    size: int
+    run: Callable[[], msgspec.Raw]
 
 
 class _Request(msgspec.Struct, frozen=True, rename="camel"):
@@ -89,20 +114,38 @@ def decode_conversion(body: bytes) -> ConversionRequest:
     return ConversionRequest(request.uid, wanted, request.objects, restore)
 
 
-def converted_objects(request: ConversionRequest) -> Iterator[msgspec.Raw]:
-    """Each object in the desired version, as JSON.
+def conversions(request: ConversionRequest) -> Iterator[Conversion]:
+    """The conversion of each object into the desired version.
 
     Raises:
         ConversionError: an object cannot be converted; names its index, and the field.
     """
+    room = MAX_EXPANSION_BYTES
     for index, raw in enumerate(request.objects):
-        try:
-            found = convert(_objects.decode(raw), request.api_version)
-            yield msgspec.Raw(request.restore(msgspec.json.encode(found)))
-        except ConversionError as error:
-            raise ConversionError(f"objects[{index}].{error}") from error
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ConversionError(f"objects[{index}]: {str(error)[:200]}") from error
+        with _errors_of(index):
+            obj = _objects.decode(raw)
+            expansion = domains_bytes(obj, request.api_version)
+        limit = min(room, MAX_DOMAINS_BYTES)
+        if expansion > limit:
+            expansion = 0  # keeps its slices
+        room -= expansion
+        yield Conversion(len(raw) + expansion, partial(_converted, request, index, obj, limit))
+
+
+def _converted(request: ConversionRequest, index: int, obj: Object, limit: int) -> msgspec.Raw:
+    with _errors_of(index):
+        found = convert(obj, request.api_version, limit)
+        return msgspec.Raw(request.restore(msgspec.json.encode(found)))
+
+
+@contextmanager
+def _errors_of(index: int) -> Iterator[None]:
+    try:
+        yield
+    except ConversionError as error:
+        raise ConversionError(f"objects[{index}].{error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConversionError(f"objects[{index}]: {str(error)[:200]}") from error
 
 
 def conversion_answer(request: ConversionRequest, found: list[msgspec.Raw], failure: str) -> Answer:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
 
+import msgspec
 import structlog
 from aiohttp import web
 
@@ -19,8 +23,9 @@ from rackgate.runtime.connections import Connection, Connections, connection_met
 from rackgate.runtime.tasks import cancel, start
 from rackgate_webhook.admission.conversion_review import (
     MAX_CONVERSION_BYTES,
+    Conversion,
     conversion_answer,
-    converted_objects,
+    conversions,
     decode_conversion,
 )
 from rackgate_webhook.admission.deadline import start_deadline
@@ -44,10 +49,12 @@ SWEEP_S: Final = 0.5
 # Large reviews that read objects: decoded, each uses ten times its size.
 MAX_LARGE_ASYNC_REVIEWS: Final = 4
 # One that is sent slowly must not keep out the others. Only one at a time is converted, as its
-# answer takes twice the size of its body.
+# answer may take 32 MiB more than its body.
 MAX_LARGE_CONVERSIONS: Final = 3
 # Other reviews wait no longer for the conversion of a list.
 CONVERSION_STEP_S: Final = 0.005
+# Larger objects are converted in a thread. One of this size takes up to 10 ms.
+LARGE_OBJECT_BYTES: Final = 2**16
 
 CONNECTIONS: Final = connection_metrics("webhook", "webhook")
 REVIEW_DURATION: Final = metrics.histogram(
@@ -112,6 +119,8 @@ class WebhookServer:
         self._async_bodies = BodyReader(MAX_LARGE_ASYNC_REVIEWS)
         self._conversion_bodies = BodyReader(MAX_LARGE_CONVERSIONS, MAX_CONVERSION_BYTES)
         self._large_conversion = asyncio.Lock()
+        # One thread: a conversion whose review was late goes on, and must not run beside the next.
+        self._large_objects = ThreadPoolExecutor(1, "convert")
         self._connections: list[Connections] = []
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -156,6 +165,7 @@ class WebhookServer:
             # Concurrently: a Pod has 30 s to terminate.
             await asyncio.gather(*(found.close() for found in connections))
         finally:
+            self._large_objects.shutdown(wait=False, cancel_futures=True)
             if sweeping is not None:
                 await cancel(sweeping)
 
@@ -214,10 +224,46 @@ class WebhookServer:
             raise RequestRejectedError(503, "late", message) from None
 
     async def _convert(self, body: bytes) -> Answer:
-        if len(body) <= SMALL_BYTES:
-            return await _answer_conversion(body)
+        """Convert the objects of one review, in steps: the API server sends whole lists."""
+        async with AsyncExitStack() as slot:
+            size, large = 0, len(body) > SMALL_BYTES
+            if large:
+                await slot.enter_async_context(self._only_large_conversion())
+            try:
+                request = decode_conversion(body)
+            except ReviewError as error:
+                return bad_request(str(error), "none", "")
+            found, failure, step_ends = [], "", clock.monotonic() + CONVERSION_STEP_S
+            try:
+                for conversion in conversions(request):
+                    size += conversion.size
+                    if size > SMALL_BYTES and not large:
+                        # A few bytes of slices can stand for many of domains.
+                        large = True
+                        await slot.enter_async_context(self._only_large_conversion())
+                    found.append(await self._converted(conversion))
+                    if clock.monotonic() > step_ends:
+                        await asyncio.sleep(0)
+                        step_ends = clock.monotonic() + CONVERSION_STEP_S
+            except ConversionError as error:
+                failure = str(error)
+            return conversion_answer(request, found, failure)
+
+    @asynccontextmanager
+    async def _only_large_conversion(self) -> AsyncIterator[None]:
         async with self._large_conversion:
-            return await _answer_conversion(body)
+            # A collection visits all domains and holds up the event loop, in a thread as well.
+            gc.disable()
+            try:
+                yield
+            finally:
+                gc.enable()
+
+    async def _converted(self, conversion: Conversion) -> msgspec.Raw:
+        if conversion.size <= LARGE_OBJECT_BYTES:
+            return conversion.run()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._large_objects, conversion.run)
 
     def _check_route(self, request: web.BaseRequest) -> None:
         paths = (*self._routes, CONVERT_PATH, *self._async_routes)
@@ -226,24 +272,6 @@ class WebhookServer:
             raise RequestRejectedError(404, "path", f"no such path; there are {known}")
         if request.method != "POST":
             raise RequestRejectedError(405, "method", "expected POST")
-
-
-async def _answer_conversion(body: bytes) -> Answer:
-    """Convert the objects of one review, in steps: the API server sends whole lists."""
-    try:
-        request = decode_conversion(body)
-    except ReviewError as error:
-        return bad_request(str(error), "none", "")
-    found, failure, step_ends = [], "", clock.monotonic() + CONVERSION_STEP_S
-    try:
-        for converted in converted_objects(request):
-            found.append(converted)
-            if clock.monotonic() > step_ends:
-                await asyncio.sleep(0)
-                step_ends = clock.monotonic() + CONVERSION_STEP_S
-    except ConversionError as error:
-        failure = str(error)
-    return conversion_answer(request, found, failure)
 
 
 def _observe(answer: Answer, duration_s: float) -> None:
