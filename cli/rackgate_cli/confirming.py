@@ -11,7 +11,7 @@ def confirmed(question: str) -> bool:
     """Whether the user types "yes"; the end of the input is a no.
 
     Raises:
-        UsageError: nobody can be asked.
+        UsageError: no one can be asked.
     """
     if not sys.stdin.isatty():
         raise UsageError("cannot ask: standard input is not a terminal; confirm with --yes")
