@@ -65,8 +65,8 @@ def parse(kind: str, names: list[str]) -> tuple[Shown, list[str]]:
             raise UsageError(f'"{text}" and {shown.report} cannot be shown together')
         # A name that is written with a kind means only objects of this kind.
         its_kind = SPELLINGS.get(before.lower(), "") if divided else of.only
-        told = its_kind and of.report != TOPOLOGY
-        found.append(f"{its_kind.lower()}/{name}" if told else name)
+        is_named = its_kind and of.report != TOPOLOGY
+        found.append(f"{its_kind.lower()}/{name}" if is_named else name)
     if slash:
         shown = Shown(shown.report)
     return shown, found

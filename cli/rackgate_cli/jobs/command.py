@@ -208,7 +208,7 @@ def _run(
 def show_logs(arguments: argparse.Namespace) -> int:
     """Print logs of a job, or of a playground's component; return the exit code."""
     if is_component(arguments.jobs):
-        _refuse_flags_of_pods(arguments)
+        _reject_flags_of_pods(arguments)
         from rackgate_cli.playground.commands import show_component_logs
 
         show_component_logs(arguments.state, arguments.jobs, follow=arguments.follow)
@@ -227,7 +227,7 @@ def show_logs(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_flags_of_pods(arguments: argparse.Namespace) -> None:
+def _reject_flags_of_pods(arguments: argparse.Namespace) -> None:
     """Raise UsageError for flags that a component's log, a file of the playground, ignores."""
     given = [
         flag
