@@ -236,7 +236,7 @@ def kueue(crd: Object) -> list[Object]:
         "kind": "Deployment",
         "metadata": {"name": "kueue-controller-manager", "namespace": "kueue-system"},
         "spec": {
-            "replicas": 0,
+            "replicas": 1,
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
         },
