@@ -121,7 +121,7 @@ async def test_a_user_holds_resumes_requeues_and_cancels_a_job(
     before = {pod["metadata"]["uid"] for pod in await cluster.pods_of("train")}
     await user.actions.requeue(parse("train"), TIMEOUT_S)
     assert await active(cluster, "train")
-    # Its place is free again: it is admitted anew, with other pods.
+    # Its place is free again: it is admitted again, with other pods.
     pods = await cluster.bound("train", 4)
     assert not before & {pod["metadata"]["uid"] for pod in pods}
     await cluster.condition("train", "Requeued", "True", "Reactivated")

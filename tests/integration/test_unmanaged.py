@@ -60,14 +60,19 @@ def rayservice() -> Object:
     return {"apiVersion": "ray.io/v1", "kind": "RayService", "metadata": meta, "spec": spec}
 
 
-async def written(playground: Playground, cluster: Cluster, wish: Object) -> tuple[int, str]:
+async def written(playground: Playground, cluster: Cluster, manifest: Object) -> tuple[int, str]:
     """Try to create an object as a dry run; the exit code and what kubectl says to its user."""
     known = StateFolder(playground.state).load()
     assert known is not None
     command = [known.binaries["kubectl"], "--kubeconfig", str(playground.kubeconfig)]
     command += ["create", "--dry-run=server", "-n", cluster.namespace, "-f", "-"]
     done = await asyncio.to_thread(
-        subprocess.run, command, input=json.dumps(wish), capture_output=True, text=True, timeout=60
+        subprocess.run,
+        command,
+        input=json.dumps(manifest),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     return done.returncode, done.stderr
 
@@ -101,8 +106,8 @@ MANAGED: dict[str, Object] = {
 async def test_a_queue_label_on_what_nobody_manages_gives_a_warning(
     cluster: Cluster, playground: Playground, case: str
 ) -> None:
-    wish, words = UNMANAGED[case]
-    code, told = await written(playground, cluster, wish)
+    manifest, words = UNMANAGED[case]
+    code, told = await written(playground, cluster, manifest)
     assert code == 0
     assert "Warning:" in told
     assert names.QUEUE_LABEL in told
@@ -119,7 +124,7 @@ async def test_a_label_that_has_an_effect_gives_none(
 
 
 @pytest.mark.parametrize(
-    ("wish", "path", "meant"),
+    ("manifest", "path", "meant"),
     [
         (pod({"kueue.x-k8s.io/queuename": "lq"}), "metadata.labels", True),
         (pod({}, annotations={names.QUEUE_LABEL: "lq"}), "metadata.annotations", False),
@@ -137,9 +142,9 @@ async def test_a_label_that_has_an_effect_gives_none(
     ids=["queuename", "annotation", "local-queue", "topology"],
 )
 async def test_a_key_that_nearly_has_an_effect_is_named(
-    cluster: Cluster, playground: Playground, wish: Object, path: str, meant: bool
+    cluster: Cluster, playground: Playground, manifest: Object, path: str, meant: bool
 ) -> None:
-    code, told = await written(playground, cluster, wish)
+    code, told = await written(playground, cluster, manifest)
     assert code == 0
     assert f"Warning: {path}[" in told or f"{path}[kueue.x-k8s.io/" in told
     assert "has no effect: without the label kueue.x-k8s.io/queue-name" in told
@@ -164,15 +169,15 @@ async def test_with_the_component_it_is_rejected(cluster: Cluster, playground: P
     }
     await cluster.create(BINDINGS, binding)
     try:
-        for wish, words in UNMANAGED.values():
+        for manifest, words in UNMANAGED.values():
 
-            async def rejected(wish: Object = wish, words: str = words) -> bool:
-                code, told = await written(playground, cluster, wish)
+            async def rejected(manifest: Object = manifest, words: str = words) -> bool:
+                code, told = await written(playground, cluster, manifest)
                 return code != 0 and POLICY in told and words in told
 
-            await until(f"a {wish['kind']} is rejected", rejected)
-        for wish in MANAGED.values():
-            _, told = await written(playground, cluster, wish)
+            await until(f"a {manifest['kind']} is rejected", rejected)
+        for manifest in MANAGED.values():
+            _, told = await written(playground, cluster, manifest)
             assert OUTSIDE not in told
     finally:
         await cluster.delete(BINDINGS, binding["metadata"]["name"])

@@ -109,7 +109,7 @@ def _text(entry: Object, folder: str) -> str:
 
 
 def _conditions(entry: Object) -> str:
-    """When an object of a folder is there, besides the condition of the folder."""
+    """When an object of a folder is there, in addition to the condition of the folder."""
     kind, name = entry["kind"], entry["metadata"]["name"]
     if kind == "PodDisruptionBudget":
         return f".Values.{name.removeprefix('rackgate-')}.podDisruptionBudget.enabled"

@@ -22,9 +22,9 @@ def workload(template: Object | None = None, **metadata: Any) -> Workload:
     return msgspec.json.decode(msgspec.json.encode(body), type=Workload)
 
 
-def of_job(wish: Object, **options: Any) -> str:
-    kind = JOB if wish["kind"] == "Job" else RAYJOB
-    return without_effect(workload(), kind.decode(msgspec.json.encode(wish)), None, **options)
+def of_job(manifest: Object, **options: Any) -> str:
+    kind = JOB if manifest["kind"] == "Job" else RAYJOB
+    return without_effect(workload(), kind.decode(msgspec.json.encode(manifest)), None, **options)
 
 
 def test_a_job_that_sets_nothing_without_effect_says_nothing() -> None:
@@ -33,17 +33,17 @@ def test_a_job_that_sets_nothing_without_effect_says_nothing() -> None:
 
 
 def test_an_annotation_behind_a_gate_has_an_effect_with_it() -> None:
-    wish = job("train", 2)
-    wish["metadata"]["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
-    said = of_job(wish)
+    manifest = job("train", 2)
+    manifest["metadata"]["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
+    said = of_job(manifest)
     assert said.startswith(f"metadata.annotations[{names.ELASTIC_ANNOTATION}] has no effect: ")
-    assert of_job(wish, elastic_kinds={"Job"}) == ""
+    assert of_job(manifest, elastic_kinds={"Job"}) == ""
 
 
 def test_claims_are_named_where_the_job_has_them() -> None:
-    wish = job("train", 2)
-    wish["spec"]["template"]["spec"]["resourceClaims"] = CLAIMS
-    assert of_job(wish).startswith("spec.template.spec.resourceClaims has no effect: ")
+    manifest = job("train", 2)
+    manifest["spec"]["template"]["spec"]["resourceClaims"] = CLAIMS
+    assert of_job(manifest).startswith("spec.template.spec.resourceClaims has no effect: ")
     ray = rayjob("train", [worker_group("w", 1)])
     group = ray["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
     group["template"]["spec"]["resourceClaims"] = CLAIMS
