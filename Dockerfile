@@ -1,4 +1,4 @@
-# One image for the three services and the command, from the wheel and the locked packages.
+# One image for the services, the console and the command, from the wheel and the locked packages.
 # The same bytes each time: --build-arg BASE="$(scripts/pin --reference python:3.13-slim)"
 ARG PYTHON=3.13
 ARG BASE=python:${PYTHON}-slim

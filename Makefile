@@ -8,6 +8,7 @@ BIN := .venv/bin
 STEP := scripts/step
 PYTEST := $(BIN)/python -m pytest
 FAST := tests/unit tests/property tests/conformance tests/wire
+BROWSER_TESTS := tests/console
 PROSE := shared services cli osmo invariants deploy docs changelog.d README.md CONTRIBUTING.md CHANGELOG.md
 # These need no control plane and share nothing. Those of whole services wait for most of their time:
 # two processes for each core.
@@ -21,8 +22,8 @@ RECORDS := .rackgate/audit-records
 # Where bytecode may not be kept, each process would compile all tests again, for 10 s of a core.
 fast integration test: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test lint types contracts fast integration chaos redteam bench prove docs chart \
-        format locks controlplane clean
+.PHONY: help setup demo test lint types contracts fast pages browser integration chaos redteam bench prove docs chart \
+        pictures format locks controlplane clean
 
 ##@ Start
 
@@ -58,6 +59,13 @@ fast: setup ## run the unit, property, conformance and wire tests
 	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
 	@$(STEP) "stored examples" $(BIN)/python -m tests.prove.stored
 
+pages: setup browser ## look at the pages of the console with a real browser
+	@$(STEP) "types of the console's page" scripts/page-types
+	@$(STEP) "pages of the console in a browser" $(PYTEST) -q -rs $(BROWSER_TESTS)
+
+browser:
+	@$(STEP) "Chromium" scripts/chromium
+
 integration: controlplane ## run the tests on three real control planes
 	@rm -rf $(RECORDS)
 	@$(STEP) "integration tests on three real control planes" \
@@ -65,10 +73,11 @@ integration: controlplane ## run the tests on three real control planes
 	@$(STEP) "rights that the whole run used" \
 	  $(PYTEST) -q --audit-records $(RECORDS) tests/integration/whole_run.py
 
-test: setup ## run every check and test
+test: setup browser ## run every check and test
 	@$(MAKE) --no-print-directory lint
 	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
 	@$(STEP) "stored examples" $(BIN)/python -m tests.prove.stored
+	@$(MAKE) --no-print-directory pages
 	@$(MAKE) --no-print-directory integration
 
 ##@ Prove
@@ -99,6 +108,7 @@ bench: controlplane ## measure against baselines in the same run
 	@$(STEP) "bench: pods placed at birth" $(BIN)/python -m bench.birth
 	@$(STEP) "bench: from create to running" $(BIN)/python -m bench.running
 	@$(STEP) "bench: resizes by slices" $(BIN)/python -m bench.slices
+	@$(STEP) "bench: the console" $(BIN)/python -m bench.console
 	@$(STEP) "bench: jobs to bound pods" $(BIN)/python -m bench.jobs_to_bound
 	@$(STEP) "bench: jobs to bound pods, nodes flapping" $(BIN)/python -m bench.jobs_to_bound --flap --rounds 1
 	@$(STEP) "bench: jobs to bound pods, 2,560 nodes" $(BIN)/python -m bench.jobs_to_bound --large --rounds 1
@@ -113,6 +123,9 @@ docs: chart ## write the generated pages of docs/reference, and the Helm chart
 
 chart: setup ## write the Helm chart and deploy/elsewhere from manifests and settings
 	@$(BIN)/python -m tests.support.chart
+
+pictures: setup browser ## photograph every view and state of the console
+	@$(STEP) "pictures of the console" $(BIN)/python -m tests.console.photograph
 
 locks: setup ## resolve the locked packages again
 	@for name in bootstrap dev; do $(BIN)/uv pip compile -q --upgrade --universal --no-header \

@@ -29,8 +29,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from bench.processes import cpu_seconds
-from bench.world import NAMESPACE, create, playground, quiet, say
+from bench.measuring.processes import cpu_seconds
+from bench.measuring.world import NAMESPACE, create, playground, quiet, say
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource

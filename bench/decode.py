@@ -18,8 +18,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench.samples import pod_event
-from bench.timing import best_us
+from bench.measuring.samples import pod_event
+from bench.measuring.timing import best_us
 from rackgate.kube.stream import WatchEvent
 from rackgate.wire.core import Pod
 from rackgate_assigner import watches

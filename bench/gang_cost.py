@@ -24,14 +24,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from bench.figures import SERVICES, foreign_share
+from bench.measuring.figures import SERVICES, foreign_share
+from bench.measuring.rounds import Observer, Round, play
+from bench.measuring.world import GATE, Size, leases_lost, playground, prepare, quiet, say, sweep
 from bench.placed import look
-from bench.rounds import Observer, Round, play
-from bench.world import GATE, Size, leases_lost, playground, prepare, quiet, say, sweep
 from rackgate.api.resources import GANG_WORKLOADS
 from rackgate.features import GANG_SCHEDULING
 from rackgate_assigner.gangs.gang_workload import decode_gang_workload
-from rackgate_assigner.gangs.status import TYPES
+from rackgate_assigner.gangs.status.gang_status import TYPES
 from tests.support.playground import Playground
 
 AIM: Final = 0.10

@@ -25,8 +25,18 @@ from typing import Any, Final
 
 import msgspec
 
-from bench.processes import cpu_seconds
-from bench.rounds import SeenPod
+from bench.measuring.processes import cpu_seconds
+from bench.measuring.rounds import SeenPod
+from bench.measuring.world import (
+    NAMESPACE,
+    Size,
+    create,
+    leases_lost,
+    playground,
+    prepare,
+    quiet,
+    say,
+)
 from bench.ungate_memory import PODS_PER_WORKLOAD, Memory, SyntheticServer, memory
 from bench.ungate_world import (
     BARE,
@@ -39,7 +49,6 @@ from bench.ungate_world import (
     workload_name,
 )
 from bench.ungate_world import workload as kueue_workload
-from bench.world import NAMESPACE, Size, create, leases_lost, playground, prepare, quiet, say
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client, PatchType

@@ -25,8 +25,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.processes import pss_mib
-from bench.world import CONCURRENCY, NAMESPACE, Size, create, playground, prepare, quiet, say
+from bench.measuring.processes import pss_mib
+from bench.measuring.world import (
+    CONCURRENCY,
+    NAMESPACE,
+    Size,
+    create,
+    playground,
+    prepare,
+    quiet,
+    say,
+)
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError

@@ -20,13 +20,12 @@ import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from bench import floors
-from bench.figures import evaluate_targets, foreign_share, summary, table
-from bench.flapping import flapping
-from bench.placed import look
-from bench.processes import pss_mib
-from bench.rounds import Observer, Round, play
-from bench.world import (
+from bench.measuring import floors
+from bench.measuring.figures import evaluate_targets, foreign_share, summary, table
+from bench.measuring.flapping import flapping
+from bench.measuring.processes import pss_mib
+from bench.measuring.rounds import Observer, Round, play
+from bench.measuring.world import (
     GATE,
     MODES,
     Size,
@@ -38,6 +37,7 @@ from bench.world import (
     say,
     sweep,
 )
+from bench.placed import look
 from rackgate.kube.client import Client
 from tests.support.objects import HOST
 from tests.support.playground import SERVICES, Playground

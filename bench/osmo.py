@@ -25,7 +25,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from bench import floors
+from bench.measuring import floors
 from rackgate_osmo import Built, Profile, build_podgroups, read_pool, read_workflow
 from tests.support import osmo_oracle
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bench.world import NAMESPACE
+from bench.measuring.world import NAMESPACE
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client

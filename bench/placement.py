@@ -1,7 +1,7 @@
 """Time of one placement against node count, beside a bare NumPy sketch and a plain reference.
 
 Run: python -m bench.placement [--all] [--nodes N ...] [--json FILE] [--record | --widen]
-Exit code 1 when a ratio fell below its floor in bench/floors.toml.
+Exit code 1 when a ratio fell below its floor in bench/measuring/floors.toml.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench import floors
+from bench.measuring import floors
 from bench.placement_measure import (
     CYCLE_SIZES,
     Cell,
@@ -217,9 +217,9 @@ def main() -> int:
     cycle_tables = [cycle_table(bench)] if bench.cycles else []
     for table in (*matrices(bench), comparison(bench), *cycle_tables, size_table(bench)):
         console.print(table)
-    memory = ", ".join(f"{name} {mib:.1f}" for name, mib in found[
-        "memory_mib_per_10000_nodes"
-    ].items())  # fmt: skip
+    memory = ", ".join(
+        f"{name} {mib:.1f}" for name, mib in found["memory_mib_per_10000_nodes"].items()
+    )
     console.print(f"MiB per 10,000 nodes: {memory}")
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1))

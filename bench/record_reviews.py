@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from bench.samples import pod, training_job
-from bench.world import create, playground, quiet, say
+from bench.measuring.samples import pod, training_job
+from bench.measuring.world import create, playground, quiet, say
 from rackgate.api import resources as kinds
 from rackgate.certificates.certificates import issue
 from rackgate.certificates.tls import load_pair, server_context

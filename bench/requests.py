@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import msgspec
 
-from bench.requests_counted import RequestLog, per_job, side_by_side
-from bench.world import NAMESPACE, Size, create, playground, prepare, quiet, say
+from bench.measuring.requests_counted import RequestLog, per_job, side_by_side
+from bench.measuring.world import NAMESPACE, Size, create, playground, prepare, quiet, say
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.informer import Informer
@@ -100,13 +100,21 @@ async def play(client: Client, part: str, course: ArrivalRate) -> Flow:
     """Create all Jobs at their rate, delete each that has ended; return when nothing is left."""
     flow = Flow()
     jobs = Informer(
-        client, kinds.JOBS, msgspec.json.Decoder(Job).decode, namespace=NAMESPACE,
-        on_upsert=flow.job_seen, on_delete=flow.job_gone,
-    )  # fmt: skip
+        client,
+        kinds.JOBS,
+        msgspec.json.Decoder(Job).decode,
+        namespace=NAMESPACE,
+        on_upsert=flow.job_seen,
+        on_delete=flow.job_gone,
+    )
     workloads = Informer(
-        client, kinds.WORKLOADS, msgspec.json.Decoder(Workload).decode, namespace=NAMESPACE,
-        on_upsert=flow.workload_seen, on_delete=flow.workload_gone,
-    )  # fmt: skip
+        client,
+        kinds.WORKLOADS,
+        msgspec.json.Decoder(Workload).decode,
+        namespace=NAMESPACE,
+        on_upsert=flow.workload_seen,
+        on_delete=flow.workload_gone,
+    )
     async with asyncio.timeout(course.limit_s), asyncio.TaskGroup() as group:
         tasks = [group.create_task(jobs.run()), group.create_task(workloads.run())]
         await jobs.synced.wait()
@@ -116,9 +124,13 @@ async def play(client: Client, part: str, course: ArrivalRate) -> Flow:
         for number in range(course.jobs):
             await asyncio.sleep(max(0.0, begin + number / course.rate - time.monotonic()))
             wanted = job(
-                f"{part}-{number:05}", course.pods, queue=QUEUES[part], cpu="1", required=RACK,
+                f"{part}-{number:05}",
+                course.pods,
+                queue=QUEUES[part],
+                cpu="1",
+                required=RACK,
                 run_seconds=course.run_s,
-            )  # fmt: skip
+            )
             group.create_task(create(client, kinds.JOBS, wanted))
         await deleting
         while flow.there or flow.workloads:

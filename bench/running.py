@@ -21,7 +21,16 @@ from typing import Final
 
 import msgspec
 
-from bench.world import NAMESPACE, Size, bench_job, create, playground, prepare, quiet, say
+from bench.measuring.world import (
+    NAMESPACE,
+    Size,
+    bench_job,
+    create,
+    playground,
+    prepare,
+    quiet,
+    say,
+)
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import NotFoundError

@@ -31,9 +31,9 @@ from typing import Any, Final
 
 import yaml
 
+from bench.measuring.world import end, quiet, say
 from bench.soak_world import SoakWorld
 from bench.ungate_memory import READY_LIMIT_S, ready, resident_mib
-from bench.world import end, quiet, say
 from rackgate.api import names
 from rackgate_cli.controlplane import ports
 from tests.wire.assigner_world import furnish

@@ -69,9 +69,12 @@ class SoakWorld(World):
         meta = template.setdefault("metadata", {})
         meta.setdefault("labels", {})[names.COMPLETION_INDEX_LABEL] = str(number)
         owner = {
-            "apiVersion": "batch/v1", "kind": "Job", "name": name,
-            "uid": job["metadata"]["uid"], "controller": True,
-        }  # fmt: skip
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": name,
+            "uid": job["metadata"]["uid"],
+            "controller": True,
+        }
         meta.update(name=f"{name}-{number}", namespace=NAMESPACE, ownerReferences=[owner])
         pod = {"metadata": meta, "spec": template["spec"], "status": {"phase": "Pending"}}
         self.put(kinds.PODS, pod)

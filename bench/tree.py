@@ -1,7 +1,7 @@
 """Time of node events and snapshots against node count, beside building the trees from scratch.
 
 Run: python -m bench.tree [--nodes N ...] [--record | --widen]
-Exit code 1 when an aim is missed, or a ratio fell below its floor in bench/floors.toml.
+Exit code 1 when an aim is missed, or a ratio fell below its floor in bench/measuring/floors.toml.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench import floors
+from bench.measuring import floors
 from bench.placement_world import HOSTS_PER_RACK, LEVELS, REQUESTS, nodes
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
@@ -69,14 +69,20 @@ class Event:
 
 
 EVENTS_OF_NODES: Final = (
-    Event("allocatable", "stays", lambda node, n: replace(
-        node, allocatable={**node.allocatable, "cpu": 90_000 + n})),
+    Event(
+        "allocatable",
+        "stays",
+        lambda node, n: replace(node, allocatable={**node.allocatable, "cpu": 90_000 + n}),
+    ),
     Event("label", "stays", lambda node, n: replace(node, labels={**node.labels, "x": str(n)})),
     Event("Ready flips", "moves", lambda node, n: replace(node, ready=bool(n % 2))),
     Event("delete, add", "moves", lambda node, n: node if n % 2 else None),
-    Event("other rack", "moves", lambda node, n: replace(
-        node, labels={**node.labels, LEVELS[1]: f"r9999{n % 2}"})),
-)  # fmt: skip
+    Event(
+        "other rack",
+        "moves",
+        lambda node, n: replace(node, labels={**node.labels, LEVELS[1]: f"r9999{n % 2}"}),
+    ),
+)
 
 
 def filled(facts: list[NodeInfo]) -> Cache:

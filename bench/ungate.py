@@ -25,13 +25,13 @@ from typing import Any, Final
 
 import msgspec
 
-from bench import floors
-from bench.processes import component_of, cpu_seconds
-from bench.rounds import SeenPod
-from bench.scrape import Samples, health_port, quantile, scrape
+from bench.measuring import floors
+from bench.measuring.processes import component_of, cpu_seconds
+from bench.measuring.rounds import SeenPod
+from bench.measuring.scrape import Samples, health_port, quantile, scrape
+from bench.measuring.world import NAMESPACE, Size, leases_lost, playground, prepare, quiet, say
 from bench.ungate_memory import Memory, bytes_per_pod, memory
 from bench.ungate_world import BARE, OURS, Shape, admit, bare_patch, make, pod_name, remove
-from bench.world import NAMESPACE, Size, leases_lost, playground, prepare, quiet, say
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.informer import Informer

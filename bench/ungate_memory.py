@@ -16,8 +16,8 @@ from typing import Any, Final
 import aiohttp
 import yaml
 
-from bench import samples
-from bench.processes import pss_mib
+from bench.measuring import samples
+from bench.measuring.processes import pss_mib
 from rackgate.api import names
 from rackgate.api.resources import PODS, WORKLOADS
 from rackgate.topology.assignment import TopologyAssignment, encode

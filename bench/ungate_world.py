@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from bench.world import CONCURRENCY, GATE, NAMESPACE, create, node_name
+from bench.measuring.world import CONCURRENCY, GATE, NAMESPACE, create, node_name
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client

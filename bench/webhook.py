@@ -2,9 +2,9 @@
 
 Served figures: recorded reviews of a Job and a pod, in turns, posted straight to one replica and
 to three that share a port, and to a handler that decides nothing, so the share of our own work
-shows. The load is open (see `bench.load`) and comes from processes of its own. Creates: Jobs made
-through a real API server with the webhook called, with the label missing, and with no webhook
-registered at all, in turns.
+shows. The load is open (see `bench.measuring.load`) and comes from processes of its own. Creates:
+Jobs made through a real API server with the webhook called, with the label missing, and with no
+webhook registered at all, in turns.
 
 Exit code 1: a request timed out or failed, a ratio fell below its floor, or p99 missed its
 aim on a machine where the handler that decides nothing kept it.
@@ -28,13 +28,13 @@ from typing import Any, Final
 import msgspec
 from yarl import URL
 
-from bench import floors
-from bench.figures import percentile
-from bench.load import Load, Order, Outcome, pooled
-from bench.processes import cpu_seconds
-from bench.timing import best_us
+from bench.measuring import floors
+from bench.measuring.figures import percentile
+from bench.measuring.load import Load, Order, Outcome, pooled
+from bench.measuring.processes import cpu_seconds
+from bench.measuring.timing import best_us
+from bench.measuring.world import playground, quiet, say
 from bench.webhook_creates import creates
-from bench.world import playground, quiet, say
 from rackgate.api import resources as kinds
 from rackgate.jobframework.managed import inject
 from rackgate.jobframework.registry import JOB

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bench.figures import percentile
-from bench.processes import cpu_seconds
-from bench.world import NAMESPACE, create
+from bench.measuring.figures import percentile
+from bench.measuring.processes import cpu_seconds
+from bench.measuring.world import NAMESPACE, create
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from tests.support.objects import RACK, job

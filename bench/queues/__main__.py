@@ -16,8 +16,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.measuring.world import quiet
 from bench.queues import backfill, decide, disruption, load, pending, preempt
-from bench.world import quiet
 
 PARTS = {
     "load": load,

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from bench.world import quiet
+from bench.measuring.world import quiet
 from rackgate.api.names import EvictionReason, PendingReason, PreemptedReason, WorkloadCondition
 from rackgate.api.resources import WORKLOADS
 from rackgate.kube.client import Client

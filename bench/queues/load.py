@@ -26,9 +26,10 @@ from typing import Any, Final
 
 import msgspec
 
-from bench import floors
-from bench.figures import FOREIGN_SHARE
-from bench.processes import BENCH, cpu_seconds, machine_busy_seconds
+from bench.measuring import floors
+from bench.measuring.figures import FOREIGN_SHARE
+from bench.measuring.processes import BENCH, cpu_seconds, machine_busy_seconds
+from bench.measuring.world import create, leases_lost, make_nodes, playground, say, settle
 from bench.queues import objects
 from bench.queues.bare import READY, Order, Replay
 from bench.queues.kueue_load import (
@@ -53,7 +54,6 @@ from bench.queues.recorder import (
     times_to_admission,
 )
 from bench.queues.runner import Runner
-from bench.world import create, leases_lost, make_nodes, playground, say, settle
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ServerError, TransportError

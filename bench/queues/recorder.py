@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bench.figures import percentile
+from bench.measuring.figures import percentile
 from rackgate.wire.core import Condition, Meta, View
 
 BUSY_SHARE = 0.9

@@ -14,10 +14,10 @@ from typing import Final
 
 import msgspec
 
+from bench.measuring.world import CONCURRENCY
 from bench.queues.kueue_load import Stream
 from bench.queues.objects import Queue, class_name, condition, workload
 from bench.queues.recorder import Recorder, SeenWorkload
-from bench.world import CONCURRENCY
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.timestamps import rfc3339

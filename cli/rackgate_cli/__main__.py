@@ -40,6 +40,7 @@ VERBS: Final = {
     "requeue": _JOBS,
     "cancel": _JOBS,
     "logs": _JOBS,
+    "console": "rackgate_console.command",
     "gang": "rackgate_cli.gang",
     "osmo": "rackgate_cli.osmo.command",
     "invariants": "rackgate_cli.invariants.command",

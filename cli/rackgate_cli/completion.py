@@ -130,9 +130,9 @@ def _ask(
 ) -> list[str]:
     """What to choose of the objects of a kind; nothing if they cannot be read in time."""
     from rackgate.kube.errors import KubeError
+    from rackgate_cli.cluster.lists import list_objects
+    from rackgate_cli.cluster.target import cluster_target
     from rackgate_cli.errors import CommandError
-    from rackgate_cli.lists import list_objects
-    from rackgate_cli.target import cluster_target
 
     async def read() -> list[str]:
         target = cluster_target(

@@ -145,9 +145,9 @@ def _run_explain(arguments: argparse.Namespace) -> int:
 
 async def _explain_of_cluster(arguments: argparse.Namespace) -> int:
     from rackgate.kube.errors import KubeError
+    from rackgate_cli.cluster.target import target_of
     from rackgate_cli.explain.gangs import GangReader, status_blocks
     from rackgate_cli.tables import show
-    from rackgate_cli.target import target_of
 
     target = target_of(arguments, "gang-explain")
     namespace, _, name = arguments.workload.rpartition("/")
@@ -194,8 +194,8 @@ def _release(arguments: argparse.Namespace) -> int:
 async def _release_all(arguments: argparse.Namespace) -> int:
     from rackgate.api.names import GANG_GATE
     from rackgate.kube.errors import KubeError
+    from rackgate_cli.cluster.target import target_of
     from rackgate_cli.tables import clean
-    from rackgate_cli.target import target_of
     from rackgate_ungater.uninstall import gated_pods, release_pods
 
     async with target_of(arguments, "gang-release").client() as client:
@@ -236,7 +236,7 @@ def _read_workloads(arguments: argparse.Namespace) -> list[Object]:
     """
     from rackgate.api.resources import GANG_WORKLOADS as KIND
     from rackgate.features import Features
-    from rackgate.gang.expand import quote_off
+    from rackgate.gang.forms.expand import quote_off
     from rackgate.gang.validation import errors_of
     from rackgate_cli.plain_yaml import read_plain_yaml
     from rackgate_cli.tables import clean
@@ -277,13 +277,13 @@ def _name(document: Object) -> str:
 
 
 def _expand(documents: list[Object]) -> str:
-    from rackgate.gang.expand import expand
+    from rackgate.gang.forms.expand import expand
 
     return _yaml([{**one, "spec": expand(one["spec"])} for one in documents])
 
 
 def _collapse(documents: list[Object]) -> str:
-    from rackgate.gang.collapse import collapse
+    from rackgate.gang.forms.collapse import collapse
 
     return _yaml([{**one, "spec": collapse(one["spec"])} for one in documents])
 

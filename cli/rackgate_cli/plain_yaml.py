@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,8 @@ from rackgate_cli.input_files import read_upto
 MAX_DEPTH: Final = 100
 # Values that the aliases of a file may add; a manifest with more is an attack.
 MAX_ALIASED: Final = 100_000
+# A longer text counts as several values: an alias of it is as large.
+LONG_VALUE: Final = 64
 
 # Workflows of ten thousand tasks take seconds without libyaml.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -101,7 +104,11 @@ def _reject_yaml_bombs(raw: bytes, *, aliases: bool) -> None:
             opened.append(_Open(event.anchor))
             _check_depth(len(opened) - 1)
         elif isinstance(event, yaml.CollectionEndEvent | yaml.ScalarEvent):
-            ended = opened.pop() if isinstance(event, yaml.CollectionEndEvent) else _Open()
+            ended = (
+                opened.pop()
+                if isinstance(event, yaml.CollectionEndEvent)
+                else _Open(size=1 + len(event.value) // LONG_VALUE)
+            )
             anchor = event.anchor if isinstance(event, yaml.ScalarEvent) else ended.anchor
             if anchor is not None:
                 anchors[anchor] = (ended.size, ended.height)
@@ -190,6 +197,11 @@ def dump_documents(documents: list[Any]) -> str:
         width=1000,
     )
     return text
+
+
+def show_yaml(value: Any) -> None:
+    """Print a YAML document; characters outside ASCII are escaped."""
+    sys.stdout.write(dump_documents([value]))
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # dynamic base

@@ -109,8 +109,28 @@ def add_namespace(parser: Container) -> argparse.Action:
     )
 
 
+def add_output(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add -o with JSON and YAML, and --json; sets `output`.
+
+    Args:
+        parser: of the verb.
+        text: the value of -o for people, the default.
+    """
+    one = parser.add_mutually_exclusive_group()
+    choices = (text, "json", "yaml")
+    one.add_argument("-o", "--output", choices=choices, default=text, help="default: %(default)s")
+    one.add_argument("--json", action="store_const", const="json", dest="output", help="as -o json")
+
+
+def add_json(parser: argparse.ArgumentParser, explanation: str = "print JSON") -> None:
+    """Add --json, and -o json as other verbs have it; sets `json`."""
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--json", action="store_true", help=explanation)
+    one.add_argument("-o", "--output", choices=("json",), dest="json", help="as --json")
+
+
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that name a cluster; `rackgate_cli.target` reads them."""
+    """Add the flags that name a cluster; `rackgate_cli.cluster.target` reads them."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--state", metavar="DIR", help="folder of a playground (see $RACKGATE_STATE)"

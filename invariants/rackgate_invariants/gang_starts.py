@@ -80,7 +80,7 @@ class GangStarts:
         least = least_of(workload.spec, key)
         if admitted is None or admitted.run != pod.run or not least or admitted.elastic:
             return
-        if any(podset.reclaimable for podset in admitted.podsets):
+        if admitted.done_pods or any(podset.reclaimable for podset in admitted.podsets):
             return
         if not had_these_numbers(workload, admitted.admitted_at):
             return

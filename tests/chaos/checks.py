@@ -31,6 +31,7 @@ CLEAN_LIMIT_S = 120.0
 OF_THE_CONTROLLER = ("controller-uid", "job-name")
 JOB_KINDS = (
     kinds.JOBSETS,
+    kinds.RAY_JOBS,
     kinds.RAY_CLUSTERS,
     kinds.JOBS,
     kinds.STATEFUL_SETS,

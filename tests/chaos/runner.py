@@ -19,7 +19,7 @@ from typing import Any
 
 from rackgate.api import resources as kinds
 from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
-from tests.chaos import administrator, checks, gangs
+from tests.chaos import administrator, checks, gangs, rayjobs
 from tests.chaos.checks_elastic import wait_all_resized
 from tests.chaos.elastic_users import ElasticUsers
 from tests.chaos.fleet import Exit, Fleet
@@ -28,6 +28,7 @@ from tests.chaos.injector import Injector
 from tests.chaos.leases import lease_of
 from tests.chaos.limits import SCENARIO_LIMIT_S
 from tests.chaos.queues import priority_classes
+from tests.chaos.rayjob_users import RayJobUsers
 from tests.chaos.scenario import (
     CPU_PER_HOST,
     HOSTS_PER_RACK,
@@ -219,18 +220,18 @@ class _Run:
                 await self.fleet.ready()
                 # A scenario that failed may have left jobs.
                 await checks.nothing_left(self.cluster)
-                tree = self.report.scenario.tree
-                await administrator.set_up(
-                    self.cluster, (*tree, gangs.QUEUE) if self.report.scenario.gangs else tree
-                )
-            growers, ganging = ElasticUsers(users), GangUsers(users)
+                scenario = self.report.scenario
+                own = [gangs.QUEUE] if scenario.gangs else []
+                own += [rayjobs.QUEUE] if scenario.rayjobs else []
+                await administrator.set_up(self.cluster, (*scenario.tree, *own))
+            growers, ganging, ray = ElasticUsers(users), GangUsers(users), RayJobUsers(users)
             async with _background(
                 watcher.run(), users.lift_gates(), growers.autoscale(), ganging.keep_groups()
             ):
                 with self._phase("fire"):
-                    acts = (users.act, growers.act, ganging.act, injector.act)
+                    acts = (users.act, growers.act, ganging.act, ray.act, injector.act)
                     await self._inject_faults(users, acts, injector)
-                await self._wait_for_recovery(users, ganging)
+                await self._wait_for_recovery(users, ganging, ray)
         with self._phase("end"):
             await self.fleet.end_all()
 
@@ -261,13 +262,14 @@ class _Run:
         finally:
             injector.stop_faults()
 
-    async def _wait_for_recovery(self, users: Users, ganging: GangUsers) -> None:
+    async def _wait_for_recovery(self, users: Users, ganging: GangUsers, ray: RayJobUsers) -> None:
         """No faults any more: all must come to its end."""
         report, problems = self.report, self.report.problems
         with self._phase("recover"):
             await self.fleet.ready()
             unfinished, report.last = await checks.wait_all_finished(users)
             unfinished += await ganging.ended()
+            unfinished += await ray.running()
             unsettled = await wait_all_resized(users) if not unfinished else []
         report.unfinished = len(unfinished)
         problems += unfinished + unsettled

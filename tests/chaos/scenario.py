@@ -17,6 +17,7 @@ from tests.chaos.composites import KEPT_S, ElasticPlan, SetPlan, draw_elastic, d
 from tests.chaos.gangs import GangPlan, draw_gangs, has_gangs
 from tests.chaos.job_options import TopologyMode, UserAction
 from tests.chaos.queues import Change, ChangePlan, QuotaPlan
+from tests.chaos.rayjobs import RayJobPlan, draw_rayjobs
 from tests.support.objects import BLOCK, RACK
 from tests.support.playground import SERVICES
 
@@ -142,6 +143,7 @@ class Scenario:
         tree: queues and Cohorts.
         changes: what their administrator changes meanwhile.
         gangs: those that users write; with any, the feature gates of gangs are on.
+        rayjobs: those that users write, in a queue of their own.
     """
 
     seed: int
@@ -156,6 +158,7 @@ class Scenario:
     tree: tuple[QuotaPlan, ...] = ()
     changes: tuple[ChangePlan, ...] = ()
     gangs: tuple[GangPlan, ...] = ()
+    rayjobs: tuple[RayJobPlan, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """What is drawn, for people."""
@@ -179,6 +182,8 @@ class Scenario:
             yield f"  {plan.at:5.1f} s  {_describe(plan)}, {plan.size} pods; {sizes}"
         for gang in self.gangs:
             yield f"  {gang.at:5.1f} s  {gang}"
+        for rayjob in self.rayjobs:
+            yield f"  {rayjob.at:5.1f} s  {rayjob}"
         for fault in self.faults:
             yield f"  {fault}"
 
@@ -221,6 +226,7 @@ def draw(seed: int, *, seconds: float = 35.0, jobs: int = 22, faults: int = 8) -
             tuple(sorted(_faults(dice, seed, faults, seconds), key=lambda fault: fault.at)),
             tuple(_flap(dice, seconds) for _ in range(dice.randint(1, 4))),
             *_composites(seed, seconds),
+            rayjobs=draw_rayjobs(seed, seconds),
         )
     )
     return _with_gangs(drawn) if has_gangs(seed) else drawn

@@ -9,8 +9,8 @@ import pytest
 
 from rackgate.api.crd import kind_schema
 from rackgate.api.gang import Workload
-from rackgate.gang.collapse import collapse
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.collapse import collapse
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.shape import shape_of
 from rackgate.gang.validation import errors_beyond_the_schema, errors_of, warnings_of
 from tests.support.gang_cases import (

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from rackgate.api.names import GANG_LINK_ANNOTATION
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.lifecycle import (
     GangChoice,
     choose_gang,

@@ -42,12 +42,12 @@ CASES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], 
         (),
         ("gangs/cluster", "osmo/cluster"),
         (
-            *("gangs", "native-gangs", "osmo", "pods", "unlabelled", "retention"),
+            *("gangs", "native-gangs", "osmo", "pods", "unlabelled", "retention", "console"),
             *("monitoring", "network", "visibility-provided", "namespaces", "reject-unmanaged"),
         ),
         {
             "components": {
-                **dict.fromkeys(("gangs", "nativeGangs", "osmo", "pods"), True),
+                **dict.fromkeys(("gangs", "nativeGangs", "osmo", "pods", "console"), True),
                 **dict.fromkeys(("unlabelled", "retention", "rejectUnmanaged"), True),
             },
             "monitoring": {"enabled": True},
@@ -183,6 +183,8 @@ def test_values_reach_the_settings_of_the_services(tmp_path: Path) -> None:
             }
         },
         "webhook": {"config": {"serving": {"port": 10250}, "log": {"level": "debug"}}},
+        "components": {"console": True},
+        "console": {"config": {"page": {"clusterName": "east", "port": 9090}}},
     }
     documents = rendered(values)
     loaded: dict[str, Any] = {}
@@ -192,9 +194,10 @@ def test_values_reach_the_settings_of_the_services(tmp_path: Path) -> None:
         loaded[service] = load_settings(
             settings, service=service, config=tmp_path / f"{service}.yaml"
         )
-    webhook, assigner, ungater = loaded.values()
+    webhook, assigner, ungater, console = loaded.values()
     assert assigner.wait_for_pods_ready.timeout == 300
     assert (assigner.visibility.port, assigner.visibility.max_connections) == (8443, 32)
+    assert console.page.cluster_name == "east"
     # What one service is given counts more than what all are given.
     gates = [one.features.elastic_jobs for one in (webhook, assigner, ungater)]
     assert gates == [True, False, True]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import uuid
 
 import pytest
 
@@ -19,8 +21,11 @@ from tests.support.objects import (
     flavor,
     topology_object,
 )
+from tests.support.playground import Playground
 
 pytestmark = pytest.mark.integration
+
+RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", True, "ResourceQuota")
 
 
 async def prepare(cluster: Cluster, **queue: tuple[str, ...]) -> str:
@@ -105,6 +110,94 @@ async def test_a_job_deleted_at_any_moment_leaves_nothing(
     await cluster.submit("running", 4, required=RACK)
     await cluster.bound("running", 4)
     await delete_job(cluster, "running", propagation)
+    await nothing_left(cluster)
+
+
+async def without_pods(cluster: Cluster, name: str) -> Object:
+    """Start a Job that cannot create pods yet; returns it as it runs."""
+    limit = {"hard": {"pods": "0"}}
+    kind, about = RESOURCE_QUOTAS, {"metadata": {"name": "no-pods"}, "spec": limit}
+    await cluster.create(kind, {"apiVersion": "v1", "kind": kind.kind, **about})
+
+    async def applies() -> bool:
+        return bool((await cluster.get(kind, "no-pods"))["status"]["hard"] == limit["hard"])
+
+    await until("the namespace may have no pods", applies)
+    await cluster.submit(name, 1)
+
+    async def runs() -> Object | None:
+        found = await cluster.get(kinds.JOBS, name)
+        return None if found["spec"]["suspend"] else found
+
+    found = await until(f"{name} is started", runs)
+    assert found is not None
+    return found
+
+
+async def collector_knows_workloads(cluster: Cluster) -> None:
+    """Wait until the garbage collector deletes Workloads, which it learns a while after the CRD."""
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": str(uuid.uuid4())}
+    await cluster.create(
+        kinds.WORKLOADS,
+        {
+            "apiVersion": kinds.WORKLOADS.api_version,
+            "kind": kinds.WORKLOADS.kind,
+            "metadata": {"name": "without-owner", "ownerReferences": [owner]},
+            "spec": {"queueName": "none", "podSets": [podset()]},
+        },
+    )
+
+    async def collected() -> bool:
+        return await cluster.find(kinds.WORKLOADS, "without-owner") is None
+
+    await until("a Workload without its owner is deleted", collected)
+
+
+def podset() -> Object:
+    """A PodSet of one pod."""
+    containers = [{"name": "main", "image": "train"}]
+    template = {"spec": {"restartPolicy": "Never", "containers": containers}}
+    return {"name": "main", "count": 1, "template": template}
+
+
+@pytest.mark.requirement("CAP-02")
+async def test_foreground_deletion_finds_pods_that_came_after_it_began(
+    playground: Playground, cluster: Cluster, job_controller: Cluster
+) -> None:
+    """When it begins, the garbage collector knows the Workload alone, and deletes that."""
+    await cluster.add_fx_a()
+    await cluster.add_queue(topology=False, quota={"cpu": "8"})  # so pods have no gates
+    await collector_knows_workloads(cluster)
+    train = await without_pods(cluster, "train")
+    await asyncio.to_thread(playground.run, "stop", "assigner")
+    try:
+        await delete_job(cluster, "train", "Foreground")
+
+        async def held() -> bool:
+            meta = (await cluster.workload_of("train"))["metadata"]
+            return "deletionTimestamp" in meta
+
+        await until("the Workload is to be deleted", held)
+        await cluster.delete(RESOURCE_QUOTAS, "no-pods")
+        meta = train["metadata"]
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": meta["uid"]}
+        template = train["spec"]["template"]
+        late = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                **template["metadata"],
+                "name": "train-0-late",
+                "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
+            },
+            "spec": template["spec"],
+        }
+        late["metadata"].pop("creationTimestamp", None)
+        late["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = "0"
+        await job_controller.create(kinds.PODS, late)
+        await cluster.bound("train", 1)
+    finally:
+        await asyncio.to_thread(playground.run, "start", "assigner")
     await nothing_left(cluster)
 
 

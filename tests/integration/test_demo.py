@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,15 @@ def told(state: Path, *command: str) -> list[str]:
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [re.sub(r"^ *[\d.]+ s  ", "", line.rstrip()) for line in done.stdout.splitlines()]
     assert KEPT in lines
-    assert lines[-1] == f"the playground keeps running; stop it with: rackgate down --state {state}"
+    (link,) = (line for line in lines if line.startswith("look at it in a browser: "))
+    address, _, code = link.partition(": ")[2].partition("#")
+    with urllib.request.urlopen(address) as page:  # noqa: S310 - http on 127.0.0.1
+        assert b"<title>Rackgate</title>" in page.read()
+    assert code.startswith("code=")
+    assert lines[-2:] == [
+        f"another link to the console: rackgate console --state {state}",
+        f"playground and console keep running; stop them with: rackgate down --state {state}",
+    ]
     return lines
 
 

@@ -226,6 +226,69 @@ async def test_the_jobs_of_an_ordered_jobset_are_gangs_one_by_one(cluster: Clust
     await until("the Workloads of gangs are gone with their Jobs", none)
 
 
+@pytest.mark.requirement("GNG-10", "GNG-12")
+async def test_a_jobset_whose_child_job_is_almost_done_does_not_wait_for_the_others(
+    cluster: Cluster,
+) -> None:
+    """Neither does the pod that replaces the last one, nor that of the next run.
+
+    The JobSet may restart, so no quota of its pods is given to others. The others do not exist any
+    more, and nothing but the child Job tells that they are done.
+    """
+    await cluster.add_fx_a()
+    await cluster.add_queue()
+    spec = {"gangGroups": [{"name": "gg", "minCount": 4, "scheduleTimeoutSeconds": 3600}]}
+    about = {"apiVersion": f"{names.GANG_GROUP}/{names.GANG_VERSION}", "kind": "Workload"}
+    await cluster.create(GANG_WORKLOADS, {**about, "metadata": {"name": "four"}, "spec": spec})
+    link = marks({names.GANG_LINK_ANNOTATION: "four"}, required=RACK)
+    workers = replicated_job("workers", 4, annotations=link)
+    failures = {"maxRestarts": 3}
+    await cluster.create(kinds.JOBSETS, jobset("train", [workers], failurePolicy=failures))
+    child = "train-workers-0"
+    *done, last = await cluster.bound(child, 4)
+    for pod in done:
+        succeeds = {"metadata": {"annotations": {"rackgate.dev/run-seconds": "0"}}}
+        await cluster.merge(kinds.PODS, pod["metadata"]["name"], succeeds)
+
+    async def three_done() -> bool:
+        status = (await cluster.get(kinds.JOBS, child))["status"]
+        return bool(status["succeeded"] == 3)
+
+    await until("three of four are done", three_done)
+    for pod in done:
+        await cluster.delete(kinds.PODS, pod["metadata"]["name"])
+    await cluster.delete(kinds.PODS, last["metadata"]["name"])
+
+    async def runs_again(before: str) -> Object | None:
+        for pod in await cluster.pods_of(child):
+            new = pod["metadata"]["uid"] != before and pod["status"]["phase"] == "Running"
+            if new and "deletionTimestamp" not in pod["metadata"]:
+                return pod
+        return None
+
+    again = await until("the last pod was replaced", lambda: runs_again(last["metadata"]["uid"]))
+    assert again is not None
+
+    queue = f"{cluster.pool}-queue"
+    await cluster.merge(kinds.CLUSTER_QUEUES, queue, {"spec": {"stopPolicy": "HoldAndDrain"}})
+
+    async def stopped() -> bool:
+        stored = await cluster.get(kinds.JOBSETS, "train")
+        uids = {pod["metadata"]["uid"] for pod in await cluster.pods_of(child)}
+        return stored["spec"]["suspend"] is True and again["metadata"]["uid"] not in uids
+
+    await until("the JobSet is stopped", stopped)
+    await cluster.merge(kinds.CLUSTER_QUEUES, queue, {"spec": {"stopPolicy": "None"}})
+    uid = again["metadata"]["uid"]
+    assert await until("the last pod runs again", lambda: runs_again(uid)) is not None
+
+    async def said_so() -> bool:
+        conditions = (await cluster.get(GANG_WORKLOADS, "four"))["status"]["conditions"]
+        return any(one["type"] == "GangScheduled" and one["status"] == "True" for one in conditions)
+
+    await until("the Workload of gangs says that it runs", said_so)
+
+
 async def _remove_foreign_gate(cluster: Cluster, pod: Object) -> None:
     def edit(stored: Object) -> None:
         kept = [gate for gate in stored["spec"]["schedulingGates"] if gate["name"] != FOREIGN_GATE]

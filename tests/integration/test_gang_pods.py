@@ -181,7 +181,7 @@ def test_every_command_of_the_page_does_what_it_says(
     playground: Playground, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if "gangs alone" not in request.node.name:
-        pytest.skip("once is enough")
+        pytest.skip("the page is about gangs without plain pods")
     page = FOLDER / "run-gangs-of-pods.md"
     with nodes_and_queue(playground), runner(playground, tmp_path, page) as run:
         run.run(page)

@@ -15,7 +15,7 @@ from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from rackgate.features import GANG_SCHEDULING, WORKLOAD_REV_N
-from rackgate.gang.expand import quote_off
+from rackgate.gang.forms.expand import quote_off
 from rackgate.kube.client import PatchType
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
 from rackgate_cli.controlplane import install
@@ -401,6 +401,43 @@ async def test_only_the_ungater_removes_the_gate_and_names_the_run(
     for who in (tenant, cluster):
         with pytest.raises(ForbiddenError, match="set by Rackgate"):
             await who.merge(kinds.PODS, "linked", {"metadata": {"annotations": {RUN: None}}})
+
+
+@pytest.mark.requirement("GNG-05", "GNG-12")
+async def test_a_pod_with_the_gate_of_a_template_breaks_no_rule_unseen(
+    playground: Playground, cluster: Cluster, tenant: Cluster
+) -> None:
+    """The policy leaves out pods that look as those of a started job do."""
+
+    def made(name: str, link: str = "w", **more: str) -> Case:
+        given = pod(name, {LINK: link}, schedulingGates=[{"name": GATE}])
+        given["metadata"]["labels"] = {"kueue.x-k8s.io/managed": "true", **more}
+        return given
+
+    forged = made("forged")
+    forged["metadata"]["annotations"][RUN] = "0123456789"
+    gang_id = made("gang-id", **{"scheduling.rackgate.dev/gang-id": "0123456789"})
+    clean_up = made("clean-up", **{"ray.io/node-type": "redis-cleanup"})
+    for rejected, why in (
+        (forged, "reserved"),
+        (gang_id, "reserved"),
+        (clean_up, "only for pods with the annotation"),
+        (made("odd", "Not A Name"), "not a name of an object"),
+        (made("long", "w" * 254), "not a name of an object"),
+        (made("lines", "w\nw"), "not a name of an object"),
+    ):
+        with pytest.raises(UnprocessableError, match=why):
+            await tenant.create(kinds.PODS, rejected)
+    assert gates(await tenant.create(kinds.PODS, made("linked"))) == [GATE]
+    async with acting_as(playground, cluster, UNGATER) as ungater:
+        for change, error in (
+            ({"annotations": {LINK: "other", RUN: "0123456789"}}, UnprocessableError),
+            ({"labels": {"kueue.x-k8s.io/managed": None}}, ForbiddenError),
+            ({"labels": {"scheduling.rackgate.dev/gang-id": "0123456789"}}, ForbiddenError),
+        ):
+            released: Case = {"metadata": change, "spec": {"schedulingGates": []}}
+            with pytest.raises(error):
+                await ungater.merge(kinds.PODS, "linked", released)
 
 
 async def test_users_who_edit_a_namespace_write_workloads_of_gangs(tenant: Cluster) -> None:

@@ -242,8 +242,13 @@ async def told(playground: Playground, story: Story) -> None:
 async def stories(playground: Playground) -> AsyncIterator[dict[Story, asyncio.Task[None]]]:
     """All stories, under way."""
     all_of_them: tuple[Story, ...] = (
-        one_node, two_nodes, recovery, stuck_pod, no_place, named_by_hand
-    )  # fmt: skip
+        one_node,
+        two_nodes,
+        recovery,
+        stuck_pod,
+        no_place,
+        named_by_hand,
+    )
     tasks = {story: asyncio.ensure_future(told(playground, story)) for story in all_of_them}
     yield tasks
     for task in tasks.values():

@@ -20,6 +20,7 @@ import yaml
 
 from rackgate.api import resources as kinds
 from rackgate.kube.errors import ForbiddenError, KubeError
+from rackgate_cli.cluster.rights import Right, missing
 from rackgate_cli.errors import CommandError
 from rackgate_cli.get import command as get_command
 from rackgate_cli.get.kinds import parse as parse_kind
@@ -27,7 +28,6 @@ from rackgate_cli.jobs.actions import JobActions
 from rackgate_cli.jobs.logs import JobLogs, LogOptions
 from rackgate_cli.jobs.names import parse
 from rackgate_cli.queues.model import WorkloadReport
-from rackgate_cli.rights import Right, missing
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, replicated_job
 from tests.support.composite_views import bound_pods, jobset_selector

@@ -11,7 +11,7 @@ import pytest
 from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK
 from tests.support.playground import Playground
-from tests.support.rights import SERVICES, USER, audited_requests, granted
+from tests.support.rights import SERVICES, USER, audited_requests, granted, user_of
 
 pytestmark = pytest.mark.integration
 
@@ -53,8 +53,9 @@ def requests_since(log: Path, offset: int) -> tuple[list[str], int]:
     for line in whole.splitlines():
         entry = json.loads(line)
         resource = (entry.get("objectRef") or {}).get("resource")
-        if entry["user"]["username"] in users and resource != "leases" and entry["verb"] != "watch":
-            found.append(f"{entry['user']['username']} {entry['verb']} {entry['requestURI']}")
+        user = user_of(entry)
+        if user in users and resource != "leases" and entry["verb"] != "watch":
+            found.append(f"{user} {entry['verb']} {entry['requestURI']}")
     return found, offset + len(whole)
 
 

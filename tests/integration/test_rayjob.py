@@ -50,15 +50,19 @@ async def deployment(cluster: Cluster, name: str, wanted: str) -> Object:
 
 
 async def cluster_of(cluster: Cluster, name: str) -> str:
-    """Wait for the RayCluster of a RayJob; return its name."""
-    found = await state(
-        cluster,
-        kinds.RAY_JOBS,
-        name,
-        "has a RayCluster",
-        lambda it: it.get("status", {}).get("rayClusterName"),
-    )
-    return str(found["status"]["rayClusterName"])
+    """Wait for the RayCluster of a RayJob; return its name.
+
+    KubeRay names a cluster before it looks at `suspend`, and takes another name when the RayJob
+    starts: only the name of a RayCluster that exists is the right one.
+    """
+
+    async def made() -> str:
+        found = await cluster.get(kinds.RAY_JOBS, name)
+        of_job = found["status"]["rayClusterName"]
+        part = await cluster.get(kinds.RAY_CLUSTERS, of_job)
+        return "" if "deletionTimestamp" in part["metadata"] else str(of_job)
+
+    return await until(f"RayJob {name} has a RayCluster", made)
 
 
 def submitter_selector(name: str) -> str:

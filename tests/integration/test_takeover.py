@@ -39,8 +39,9 @@ from tests.support.kueue_writes import (
     parts_of_raycluster,
     timestamp,
     used_cpu,
+    workload_name,
 )
-from tests.support.objects import RACK, Object, fx_a_nodes, job
+from tests.support.objects import RACK, Object, fx_a_nodes, job, node
 from tests.support.playground import SERVICES, Playground, rackgate, start_playground
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -156,8 +157,13 @@ async def run_job(
 async def admitted_job(kueue: KueueControllers, manifest: Object, places: list[Place]) -> None:
     """Kueue admits a Job, and is stopped before it starts it."""
     found = await kueue.cluster.create(kinds.JOBS, manifest)
-    parts = parts_of_job(found, places)
-    await kueue.admit(await kueue.create_workload(kinds.JOBS, found, parts), parts)
+    await admitted(kueue, kinds.JOBS, found, parts_of_job(found, places))
+
+
+async def admitted(
+    kueue: KueueControllers, kind: Resource, found: Object, parts: list[Part]
+) -> None:
+    await kueue.admit(await kueue.create_workload(kind, found, parts), parts)
 
 
 async def ready(kueue: KueueControllers, workload: Object, parts: list[Part]) -> None:
@@ -165,39 +171,95 @@ async def ready(kueue: KueueControllers, workload: Object, parts: list[Part]) ->
     await kueue.admit(workload, parts, said)
 
 
+def chain(first: str, before: str = "") -> dict[str, str]:
+    """Annotations of a Workload slice: the first slice of the job, and the one that it replaces."""
+    found = {**ELASTIC_MARK, f"{names.GROUP}/workload-slice-name": first}
+    if before:
+        found[f"{names.GROUP}/workload-slice-replacement-for"] = f"{TEAM}/{before}"
+    return found
+
+
+async def first_slice(kueue: KueueControllers, found: Object, part: Part) -> Object:
+    """The Workload of an elastic job before it grows; Kueue names itself as the first slice."""
+    name = workload_name("Job", "batch", found, "1")
+    return await kueue.create_workload(
+        kinds.JOBS, found, [part], name=name, annotations=chain(name), finalizers=()
+    )
+
+
+async def next_slice(
+    kueue: KueueControllers, found: Object, parts: list[Part], old: Object, before: list[Part]
+) -> Object:
+    """Kueue admits a Workload for all pods, and finishes the one before."""
+    name = old["metadata"]["name"]
+    workload = await kueue.create_workload(
+        kinds.JOBS, found, parts, extra="2", annotations=chain(name, name)
+    )
+    replaced = condition("Finished", "True", "WorkloadSliceReplaced", "Replaced to accommodate")
+    await kueue.admit(old, before, replaced)
+    return await kueue.admit(workload, parts)
+
+
+async def elastic_manifest(kueue: KueueControllers, name: str, count: int, cpu: str) -> Object:
+    gated = {"schedulingGates": [ELASTIC_GATE]}
+    manifest = suspended(name, count, queue="elastic", cpu=cpu, annotations=None, pod=gated)
+    manifest["metadata"]["annotations"] = dict(ELASTIC_MARK)
+    return await kueue.cluster.create(kinds.JOBS, manifest)
+
+
 async def elastic_job(kueue: KueueControllers) -> None:
     """A Job that was scaled from one pod to two: one slice is Finished, the next one admitted."""
     cluster = kueue.cluster
-    gated = {"schedulingGates": [ELASTIC_GATE]}
-    manifest = suspended("elastic", 2, queue="elastic", annotations=None, pod=gated)
-    manifest["metadata"]["annotations"] = dict(ELASTIC_MARK)
-    found = await cluster.create(kinds.JOBS, manifest)
+    found = await elastic_manifest(kueue, "elastic", 2, "4")
     parts = parts_of_job(found)
     (one,) = parts
-    first = await kueue.create_workload(
-        kinds.JOBS,
-        found,
-        [Part("main", 1, one.template, one.request)],
-        extra="1",
-        annotations={**ELASTIC_MARK},
-        finalizers=(),
-    )
-    replaced = condition("Finished", "True", "WorkloadSliceReplaced", "Replaced to accommodate")
-    old = await kueue.admit(first, [Part("main", 1, one.template, one.request)], replaced)
-    origin = {f"{names.GROUP}/workload-slice-name": old["metadata"]["name"]}
-    replaces = {
-        f"{names.GROUP}/workload-slice-replacement-for": f"{TEAM}/{old['metadata']['name']}"
-    }
-    workload = await kueue.create_workload(
-        kinds.JOBS, found, parts, extra="2", annotations={**ELASTIC_MARK, **origin, **replaces}
-    )
-    workload = await kueue.admit(workload, parts)
+    before = [Part("main", 1, one.template, one.request)]
+    first = await first_slice(kueue, found, before[0])
+    workload = await next_slice(kueue, found, parts, first, before)
     flavor = await cluster.get(kinds.FLAVORS, kueue.flavor)
     await kueue.start(kinds.JOBS, found, workload, parts, flavor["spec"]["nodeLabels"])
     places = [host("23-1", 2)]
     await kueue.ungate(JOB_SELECTOR.format("elastic"), "main", places, gate=ELASTIC_GATE)
     await bound_pods(cluster, JOB_SELECTOR.format("elastic"), 2)
     await ready(kueue, workload, parts)
+
+
+async def grown_job(kueue: KueueControllers) -> None:
+    """A Job that grew from one pod to three while it ran; Kueue has not released the new pods.
+
+    Its template names the slice that it was started with, which is Finished.
+    """
+    cluster = kueue.cluster
+    found = await elastic_manifest(kueue, "grown", 1, "1")
+    before = parts_of_job(found)
+    first = await kueue.admit(await first_slice(kueue, found, before[0]), before)
+    flavor = await cluster.get(kinds.FLAVORS, kueue.flavor)
+    await kueue.start(kinds.JOBS, found, first, before, flavor["spec"]["nodeLabels"])
+    selector = JOB_SELECTOR.format("grown")
+    await kueue.ungate(selector, "main", [host("35-1")], gate=ELASTIC_GATE)
+    await bound_pods(cluster, selector, 1)
+    larger = {"spec": {"parallelism": 3, "completions": 3}}
+    found = await cluster.merge(kinds.JOBS, "grown", larger)
+    await next_slice(kueue, found, parts_of_job(found), first, before)
+
+    async def created() -> bool:
+        return len(await cluster.list_all(kinds.PODS, labelSelector=selector)) == 3
+
+    await until("the new pods exist", created)
+
+
+async def admitted_composites(kueue: KueueControllers) -> None:
+    """Kueue admits a JobSet and a RayCluster, and is stopped before it starts them."""
+    cluster = kueue.cluster
+    parts = [replicated_job("driver", 1), replicated_job("workers", 2)]
+    found = await cluster.create(kinds.JOBSETS, jobset("set-next", parts, suspend=True))
+    places = {"driver": [host("35-1")], "workers": [host("35-1"), host("35-2")]}
+    await admitted(kueue, kinds.JOBSETS, found, parts_of_jobset(found, places))
+    groups = [worker_group("small", 2)]
+    ray = raycluster("ray-next", groups, suspend=True)
+    found = await cluster.create(kinds.RAY_CLUSTERS, ray)
+    places = {"head": [host("35-2")], "small": [host("35-1"), host("35-2")]}
+    await admitted(kueue, kinds.RAY_CLUSTERS, found, parts_of_raycluster(found, places))
 
 
 async def jobset_and_raycluster(kueue: KueueControllers) -> None:
@@ -308,7 +370,7 @@ async def as_kueue_leaves_it(plane: Plane) -> None:
         cluster = Cluster(client, TEAM, POOL)
         await add_nodes(cluster)
         await queues(cluster)
-        await cluster.add_queue("elastic", quota={"cpu": "20"}, topology=False)
+        await cluster.add_queue("elastic", quota={"cpu": "24"}, topology=False)
         topology = KueueControllers(cluster, TOPOLOGY_QUEUE, TOPOLOGY_QUEUE)
         plain = KueueControllers(cluster, PLAIN_QUEUE, PLAIN_QUEUE)
         elastic = KueueControllers(cluster, f"{POOL}-elastic", f"{POOL}-elastic")
@@ -322,17 +384,25 @@ async def as_kueue_leaves_it(plane: Plane) -> None:
         await run_job(plain, suspended("occupant", 1, queue="plain"), [])
         await run_job(elastic, suspended("failing", 1, queue="elastic"), [])
         await admitted_job(topology, suspended("admitted", 2, cpu="1"), ADMITTED)
+        await admitted_composites(topology)
         await elastic_job(elastic)
+        await grown_job(elastic)
         await jobset_and_raycluster(topology)
         await foreign(topology)
         await waiting(plain)
         await done(elastic)
         plane.before = await seen(cluster)
-        del plane.before["jobs"]["Job admitted"]  # the only one that is to change: it starts
+        # These are to change: they start.
+        starting = ("Job admitted", "JobSet set-next", "Job set-next-", "RayCluster ray-next")
+        jobs = plane.before["jobs"]
+        plane.before["jobs"] = {
+            name: was for name, was in jobs.items() if not name.startswith(starting)
+        }
 
 
 async def add_nodes(cluster: Cluster) -> None:
-    for one in fx_a_nodes(POOL):
+    more = [node(POOL, "block-3", "rack-5", f"35-{at}") for at in (1, 2)]
+    for one in [*fx_a_nodes(POOL), *more]:
         await cluster.create(kinds.NODES, one)
 
 
@@ -462,6 +532,27 @@ async def test_a_job_that_was_admitted_and_not_started_starts_on_its_hosts(
     assert "Evicted" not in conditions(workload)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "selector"),
+    [
+        (kinds.JOBSETS, "set-next", JOBSET_SELECTOR.format("set-next")),
+        (kinds.RAY_CLUSTERS, "ray-next", ray_selector("ray-next")),
+    ],
+    ids=["JobSet", "RayCluster"],
+)
+async def test_a_composite_that_was_admitted_and_not_started_starts_on_its_hosts(
+    plane: Plane, taken: Cluster, kind: Resource, name: str, selector: str
+) -> None:
+    pods = await bound_pods(taken, selector, 3)
+    workload = await taken.workload_of(name)
+    before = plane.before["workloads"][workload["metadata"]["name"]]
+    assert workload["metadata"]["uid"] == before["uid"]
+    assert workload["status"]["admission"] == before["admission"]
+    assert "Evicted" not in conditions(workload)
+    assert {pod["spec"]["nodeName"] for pod in pods} == {f"{POOL}-35-1", f"{POOL}-35-2"}
+    assert not (await taken.get(kind, name))["spec"]["suspend"]
+
+
 async def test_the_usage_of_admitted_workloads_is_kept(plane: Plane, taken: Cluster) -> None:
     expected: dict[str, int] = {}
     for workload in plane.before["workloads"].values():
@@ -518,6 +609,21 @@ async def test_a_pod_that_is_created_again_is_bound(taken: Cluster, name: str) -
     assert hosts == [f"{POOL}-11-1", f"{POOL}-11-2"]
 
 
+async def live_slice(taken: Cluster, name: str, count: int) -> None:
+    """Wait until a job has one Workload that is not Finished, with this count."""
+
+    async def counted() -> bool:
+        found = [
+            one
+            for one in await taken.list_all(kinds.WORKLOADS)
+            if one["metadata"]["ownerReferences"][0]["name"] == name
+            and "Finished" not in conditions(one)
+        ]
+        return [one["spec"]["podSets"][0]["count"] for one in found] == [count]
+
+    await until("the slice is counted in its parent", counted)
+
+
 async def test_an_elastic_job_grows_and_its_new_pod_is_released(
     plane: Plane, taken: Cluster
 ) -> None:
@@ -526,18 +632,50 @@ async def test_an_elastic_job_grows_and_its_new_pod_is_released(
     pods = await taken.bound("elastic", 3)
     before = set(plane.before["pods"])
     assert len([pod for pod in pods if pod["metadata"]["name"] in before]) == 2
+    await live_slice(taken, "elastic", 3)
 
-    async def counted() -> bool:
-        found = [
-            one
-            for one in await taken.list_all(kinds.WORKLOADS)
-            if one["metadata"]["ownerReferences"][0]["name"] == "elastic"
-            and "Finished" not in conditions(one)
-        ]
-        counts = [one["spec"]["podSets"][0]["count"] for one in found]
-        return counts == [3]
 
-    await until("the slice is counted in its parent", counted)
+async def test_a_job_that_grew_under_kueue_has_its_new_pods_released_and_grows_further(
+    plane: Plane, taken: Cluster
+) -> None:
+    """Its pods name the slice that it was started with, which Kueue has replaced."""
+    pods = await taken.bound("grown", 3)
+    assert len({pod["metadata"]["name"] for pod in pods} & set(plane.before["pods"])) == 1
+    await taken.merge(kinds.JOBS, "grown", {"spec": {"parallelism": 4, "completions": 4}})
+    await taken.bound("grown", 4)
+    await live_slice(taken, "grown", 4)
+
+
+async def test_the_condition_of_a_field_without_effect_follows_edits_of_a_running_job(
+    taken: Cluster,
+) -> None:
+    """Also through an eviction, whose writes leave out what another write has added."""
+    boost = f"{names.GROUP}/priority-boost"
+
+    async def said(text: str) -> None:
+        async def found() -> bool:
+            known = conditions(await taken.workload_of("starting"))
+            message = str(known.get("UnsupportedFields", {}).get("message", ""))
+            return text in message if text else not message
+
+        await until(f"UnsupportedFields says {text!r}", found)
+
+    async def annotate(value: str | None) -> None:
+        await taken.merge(kinds.JOBS, "starting", {"metadata": {"annotations": {boost: value}}})
+
+    await annotate("5")
+    await said(boost)
+    await annotate(None)
+    await said("")
+    await annotate("5")
+    await said(boost)
+    name = (await taken.workload_of("starting"))["metadata"]["name"]
+    await taken.merge(kinds.WORKLOADS, name, {"spec": {"active": False}})
+    await taken.condition("starting", "Admitted", "False")
+    await annotate(None)
+    await said("")
+    await taken.merge(kinds.WORKLOADS, name, {"spec": {"active": True}})
+    await taken.bound("starting", 4)
 
 
 async def test_a_prebuilt_workload_is_stopped_and_started_again(taken: Cluster) -> None:

@@ -208,10 +208,25 @@ JSON = st.recursive(
         st.dictionaries(
             st.sampled_from(
                 (
-                    "spec", "status", "admission", "podSetAssignments", "topologyAssignment",
-                    "levels", "domains", "slices", "values", "count", "cohort", "admissionChecks",
-                    "admissionChecksStrategy", "flavorFungibility", "priorityClassName",
-                    "priorityClassSource", "priorityClassRef", "domainCount", "valuesPerLevel",
+                    "spec",
+                    "status",
+                    "admission",
+                    "podSetAssignments",
+                    "topologyAssignment",
+                    "levels",
+                    "domains",
+                    "slices",
+                    "values",
+                    "count",
+                    "cohort",
+                    "admissionChecks",
+                    "admissionChecksStrategy",
+                    "flavorFungibility",
+                    "priorityClassName",
+                    "priorityClassSource",
+                    "priorityClassRef",
+                    "domainCount",
+                    "valuesPerLevel",
                 )
             ),
             inner,
@@ -219,15 +234,15 @@ JSON = st.recursive(
         ),
     ),
     max_leaves=25,
-)  # fmt: skip
+)
 
 
 @pytest.mark.requirement("OPS-04")
 @given(
-    st.sampled_from(KINDS), st.sampled_from((API_VERSION, OLD_API_VERSION)), st.dictionaries(
-        st.sampled_from(("spec", "status")), JSON, max_size=2
-    )
-)  # fmt: skip
+    st.sampled_from(KINDS),
+    st.sampled_from((API_VERSION, OLD_API_VERSION)),
+    st.dictionaries(st.sampled_from(("spec", "status")), JSON, max_size=2),
+)
 def test_no_shape_ends_it_but_with_an_error_that_names_a_field(
     kind: str, version: str, fields: Object
 ) -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from rackgate.gang.collapse import collapse
 from rackgate.gang.describe import describe
-from rackgate.gang.expand import expand, quote_off
+from rackgate.gang.forms.collapse import collapse
+from rackgate.gang.forms.expand import expand, quote_off
 from rackgate.gang.levels import DEFAULT_NAMES, groups_of
 from rackgate.gang.shape import shape_of
 from rackgate.gang.validation import errors_of

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.link import run_id
 from rackgate.topology.assignment import Domain
 from rackgate_ungater.state_machine.events import PodGone, PodSeen, WorkloadSeen

@@ -174,7 +174,7 @@ def run_tests(
     """
     folders = [
         tree / "shared",
-        *(tree / "services" / name for name in ("webhook", "assigner", "ungater")),
+        *(tree / "services" / name for name in ("webhook", "assigner", "ungater", "console")),
         *(tree / name for name in ("osmo", "invariants", "cli")),
         tree,
     ]

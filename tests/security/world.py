@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,15 @@ REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", True, "ReplicaSet")
 LIMIT_RANGES: Final = Resource("", "v1", "limitranges", True, "LimitRange")
 RESOURCE_QUOTAS: Final = Resource("", "v1", "resourcequotas", True, "ResourceQuota")
 RUNTIME_CLASSES: Final = Resource("node.k8s.io", "v1", "runtimeclasses", False, "RuntimeClass")
+# They create what the others are made of.
+OWNING_KINDS: Final = (
+    CRON_JOBS,
+    REPLICA_SETS,
+    kinds.DEPLOYMENTS,
+    kinds.JOBSETS,
+    kinds.RAY_JOBS,
+    kinds.RAY_CLUSTERS,
+)
 # What the edit role of a usual installation adds for the kinds of the two operators.
 OPERATORS_ROLE: Final[Object] = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -57,7 +67,7 @@ OPERATORS_ROLE: Final[Object] = {
     "rules": [
         {
             "apiGroups": ["jobset.x-k8s.io", "ray.io"],
-            "resources": ["jobsets", "rayclusters"],
+            "resources": ["jobsets", "rayclusters", "rayjobs"],
             "verbs": ["*"],
         }
     ],
@@ -126,9 +136,14 @@ class World:
         return made
 
     def jobset(
-        self, name: str, parts: Mapping[str, tuple[int, str]], *, terminate: str | None = None,
-        part: Mapping[str, Any] | None = None, **spec: Any
-    ) -> Object:  # fmt: skip
+        self,
+        name: str,
+        parts: Mapping[str, tuple[int, str]],
+        *,
+        terminate: str | None = None,
+        part: Mapping[str, Any] | None = None,
+        **spec: Any,
+    ) -> Object:
         """A JobSet of replicatedJobs `name: (pods, cpu)`; `part` goes into each JobSpec."""
         if self.phase.webhooks_down:
             spec.setdefault("suspend", True)
@@ -142,10 +157,17 @@ class World:
         return composite_jobs.jobset(name, made, **spec)
 
     def raycluster(
-        self, name: str, replicas: int, *, cpu: str = "5", terminate: str | None = None,
-        hosts: int = 1, autoscaling: bool = False, group: Mapping[str, Any] | None = None,
-        **spec: Any
-    ) -> Object:  # fmt: skip
+        self,
+        name: str,
+        replicas: int,
+        *,
+        cpu: str = "5",
+        terminate: str | None = None,
+        hosts: int = 1,
+        autoscaling: bool = False,
+        group: Mapping[str, Any] | None = None,
+        **spec: Any,
+    ) -> Object:
         """A RayCluster with a head of 1 CPU and one group of workers, `small`."""
         if self.phase.webhooks_down:
             spec.setdefault("suspend", True)
@@ -162,6 +184,23 @@ class World:
         )
         self._tolerate(made["spec"]["headGroupSpec"]["template"])
         self._tolerate(workers["template"])
+        return made
+
+    def rayjob(
+        self, name: str, workers: int, *, cpu: str = "4", terminate: str | None = None, **spec: Any
+    ) -> Object:
+        """A RayJob with a head and a submitter of 1 CPU each, and one group of workers, `small`."""
+        if self.phase.webhooks_down:
+            spec.setdefault("suspend", True)
+        annotations = self._marks(terminate)
+        group = composite_jobs.worker_group("small", workers, cpu=cpu, annotations=annotations)
+        container = self.pod("unused", "1")["spec"]["containers"][0]
+        submitter: Object = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+        spec.setdefault("submitterPodTemplate", submitter)
+        made = composite_jobs.rayjob(name, [group], head_annotations=annotations, **spec)
+        head = made["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+        for template in (head, group["template"], made["spec"]["submitterPodTemplate"]):
+            self._tolerate(template)
         return made
 
     def pod(self, name: str, cpu: str = "4", **metadata: Any) -> Object:
@@ -202,6 +241,28 @@ class World:
     def node(self) -> str:
         """A node that pods can name."""
         return f"{self.pool}-a1" if self.attack.topology else f"{BROAD}-0"
+
+    async def lets_create_workloads(self) -> None:
+        """The attacker may create and change Workloads from now on, as no role of ours allows."""
+        verbs = ["create", "update"]
+        rule = {"apiGroups": [names.GROUP], "resources": ["workloads"], "verbs": verbs}
+        meta = {"name": f"{USER}-makes-workloads"}
+        api = "rbac.authorization.k8s.io/v1"
+        role = {"apiVersion": api, "kind": "Role", "metadata": meta, "rules": [rule]}
+        await self.admin.create(kinds.ROLES, role)
+        binding = {
+            "apiVersion": api,
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", **meta},
+            "subjects": [
+                {"kind": "ServiceAccount", "name": USER, "namespace": self.admin.namespace}
+            ],
+        }
+        await self.admin.create(kinds.ROLE_BINDINGS, binding)
+        asked = {"verb": "create", "group": names.GROUP, "resource": "workloads"}
+        client, namespace = self.attacker.client, self.attacker.namespace
+        await until("the attacker may create Workloads", lambda: may(client, namespace, asked))
 
     # -- what attacks wait for ---------------------------------------------------------------
 
@@ -286,7 +347,7 @@ class World:
 
         Workloads stay: what they hold without pods is for the judge to see.
         """
-        for kind in (CRON_JOBS, REPLICA_SETS, kinds.DEPLOYMENTS, kinds.JOBSETS, kinds.RAY_CLUSTERS):
+        for kind in OWNING_KINDS:
             await self._end_all(kind)
         await self._end_all(kinds.JOBS)
 
@@ -404,6 +465,10 @@ class Gate:
                 }
                 body = json.dumps(namespace).encode()
                 await self.client.create(kinds.NAMESPACES.path(), body)
+            await until(
+                "both namespaces have their default ServiceAccount",
+                partial(_have_default_accounts, admin, tenant),
+            )
             await _queue(admin, tenant, attack)
             user = await _user(self.playground, admin)
             hand = AttackerClient(user, admin.namespace)
@@ -413,6 +478,12 @@ class Gate:
                 await user.close()
             await _leave(admin, tenant)
             self.observer.remove(ledger)
+
+
+async def _have_default_accounts(*namespaces: Cluster) -> bool:
+    """Without it, the API server refuses each pod of a namespace, and tries no defence."""
+    found = [await one.find(kinds.SERVICE_ACCOUNTS, "default") for one in namespaces]
+    return None not in found
 
 
 async def _queue(admin: Cluster, tenant: Cluster, attack: Attack) -> None:
@@ -451,9 +522,13 @@ async def _user(playground: Playground, admin: Cluster) -> Client:
         "subjects": [{"kind": "ServiceAccount", "name": USER, "namespace": admin.namespace}],
     }
     await admin.create(kinds.ROLE_BINDINGS, binding)
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token_request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {},
+    }
     path = kinds.SERVICE_ACCOUNTS.path(admin.namespace, USER, "token")
-    answer = json.loads(await admin.client.create(path, json.dumps(asked).encode()))
+    answer = json.loads(await admin.client.create(path, json.dumps(token_request).encode()))
     token = await asyncio.to_thread(_write_token, playground, admin.pool, answer["status"]["token"])
     settings = ConnectionSettings(
         server=playground.server,
@@ -463,29 +538,24 @@ async def _user(playground: Playground, admin: Cluster) -> Client:
     )
     client = await connect(settings, user_agent=f"{USER}/1")
 
-    async def may_edit() -> bool:
-        """Rights reach the authorizer a moment after they are written."""
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {
-                "resourceAttributes": {
-                    "namespace": admin.namespace,
-                    "verb": "create",
-                    "group": "batch",
-                    "resource": "jobs",
-                }
-            },
-        }
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        try:
-            answer = json.loads(await client.create(path, json.dumps(review).encode()))
-        except KubeError:
-            return False
-        return bool(answer["status"]["allowed"])
-
-    await until("the attacker's rights hold", may_edit)
+    asked = {"verb": "create", "group": "batch", "resource": "jobs"}
+    await until("the attacker's rights hold", lambda: may(client, admin.namespace, asked))
     return client
+
+
+async def may(client: Client, namespace: str, asked: Mapping[str, str]) -> bool:
+    """Whether a user has a right: one reaches the authorizer a moment after it is written."""
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {"namespace": namespace, **asked}},
+    }
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    try:
+        answer = json.loads(await client.create(path, json.dumps(review).encode()))
+    except KubeError:
+        return False
+    return bool(answer["status"]["allowed"])
 
 
 def _write_token(playground: Playground, name: str, token: str) -> Path:

@@ -16,12 +16,14 @@ import contextlib
 import copy
 import itertools
 import json
+import os
+import random
 import ssl
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -42,6 +44,11 @@ from tests.support.apiserver_objects import (
 __all__ = ["FakeApiServer", "Fault", "Request", "Stream"]
 
 Object = dict[str, Any]
+
+
+# Each watch is late by up to so many seconds, by itself: what follows from the order of two watches
+# happens then.
+LATE_S: Final = float(os.environ.get("LATE_WATCHES_S", "0"))
 
 
 @dataclass(eq=False)
@@ -372,6 +379,8 @@ class FakeApiServer:
         try:
             await response.prepare(request)
             while (raw := await stream.queue.get()) is not None:
+                if LATE_S and stream.queue.empty():  # what comes meanwhile is shown with it
+                    await asyncio.sleep(random.uniform(0, LATE_S))
                 await response.write(raw)
             await response.write_eof()
         except ConnectionError:

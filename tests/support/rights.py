@@ -12,8 +12,9 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -26,6 +27,8 @@ ENDING = ("assigner", "ungater")
 USER = "system:serviceaccount:rackgate-system:rackgate-{}"
 # A watch answers long before it completes.
 ANSWERED = ("ResponseStarted", "ResponseComplete")
+# At most, after an API server was started again.
+READING_ROLES = timedelta(seconds=30)
 Right: TypeAlias = tuple[str, str, str]
 
 # Granted for what only some runs show, with the reason.
@@ -88,11 +91,18 @@ class AuditedRequests:
 
     Attributes:
         used: (verb, group, resource) of every request.
-        refused: requests that its roles did not allow.
+        refused: requests that its roles did not allow. Those of the moments in which an API server
+            that was started again had not read its roles yet do not count: then it refuses what it
+            allows at another time.
     """
 
     used: set[Right] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
+
+
+def user_of(entry: Mapping[str, Any]) -> str:
+    """Who sent a request, by its entry in an audit log; "" if the API server did not know."""
+    return str(entry.get("user", {}).get("username", ""))
 
 
 def audited_requests(log: Path) -> dict[str, AuditedRequests]:
@@ -105,21 +115,31 @@ def audited_requests_in(lines: Iterable[str]) -> dict[str, AuditedRequests]:
     """What each service asked for, by the lines of an audit log."""
     users = {USER.format(service): service for service in SERVICES}
     found = {service: AuditedRequests() for service in SERVICES}
+    refused: list[tuple[str, str, datetime]] = []
+    allowed: set[tuple[str, str]] = set()
     for line in lines:
         # Most requests are others', and reading each of them as JSON takes its time.
         if USER.format("") not in line or not line.endswith("}\n"):
             continue
         entry = json.loads(line)
-        reference, service = entry.get("objectRef"), users.get(entry["user"]["username"])
+        reference, service = entry.get("objectRef"), users.get(user_of(entry))
         if service is None or entry["stage"] not in ANSWERED:
             continue
+        request = f"{entry['verb']} {entry['requestURI']}"
         if entry.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid":
-            found[service].refused.append(f"{entry['verb']} {entry['requestURI']}")
+            at = datetime.fromisoformat(entry["requestReceivedTimestamp"])
+            refused.append((service, request, at))
+        else:
+            allowed.add((service, request))
         if reference:
             sub = reference.get("subresource")
             resource = f"{reference['resource']}/{sub}" if sub else reference["resource"]
             right = (entry["verb"], reference.get("apiGroup", ""), resource)
             found[service].used.add(right)
+    without_roles = [at for service, request, at in refused if (service, request) in allowed]
+    for service, request, at in refused:
+        if not any(abs(at - one) <= READING_ROLES for one in without_roles):
+            found[service].refused.append(request)
     return found
 
 

@@ -45,6 +45,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     ),
     "run-gangs-of-pods": "tests/integration/test_gang_pods.py has a control plane with gangs",
     "migrate-from-kueue": "tests/integration/test_operators_day.py finds Kueue in the way",
+    "open-the-console": "tests/integration/test_console.py serves the page with its own rights",
     "run-a-playground": "tests/integration/test_playground_page.py starts one of its own",
     "run-plain-pods": "tests/integration/test_pod_groups.py applies its manifests",
     "uninstall": "tests/integration/test_operators_day.py uninstalls with jobs running",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import floors
-from bench.floors import Range
+from bench.measuring import floors
+from bench.measuring.floors import Range
 
 ROOT = Path(__file__).resolve().parents[2]
 

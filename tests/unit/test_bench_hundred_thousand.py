@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.hundred_thousand import AdmittedPods, elsewhere, faults
-from bench.world import Size
+from bench.measuring.world import Size
 
 SIZE = Size(nodes=4, rack=2, jobs=2, pods=150)
 RACKS = {"a1": "a", "a2": "a", "b1": "b", "b2": "b"}

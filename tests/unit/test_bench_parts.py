@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from bench.flapping import patch
-from bench.load import Outcome, pooled
+from bench.measuring.flapping import patch
+from bench.measuring.load import Outcome, pooled
+from bench.measuring.scrape import parse, quantile
 from bench.placed import Assigned, Place, misplaced
-from bench.scrape import parse, quantile
 from bench.ungate_memory import Memory, bytes_per_pod
 from bench.ungate_world import OURS, Shape, admission, pod
 from rackgate.api import names

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench import requests, soak
-from bench.requests_counted import counted, per_job, side_by_side
+from bench.measuring.requests_counted import counted, per_job, side_by_side
 
 
 def entry(user: str, verb: str, resource: str, code: int = 200, sub: str = "") -> dict[str, Any]:

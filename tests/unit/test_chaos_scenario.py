@@ -25,6 +25,8 @@ from tests.chaos.queues import (
     changed,
     manifest,
 )
+from tests.chaos.rayjobs import QUEUE as RAYJOB_QUEUE
+from tests.chaos.rayjobs import cpu_used
 from tests.chaos.runner import Report
 from tests.chaos.scenario import LARGEST_SKEW_S, LEASE_S, Fault, Scenario, brief, draw
 from tests.chaos.summary import COLUMNS, line, never_injected, never_shared, row
@@ -72,10 +74,23 @@ def test_every_scenario_can_end() -> None:
         assert {job.user_action for job in scenario.jobs} >= set(UserAction) - {UserAction.NONE}
 
 
+def test_all_rayjobs_of_a_scenario_run_beside_each_other() -> None:
+    drawn = [draw(seed) for seed in range(50)]
+    for scenario in drawn:
+        assert sum(map(cpu_used, scenario.rayjobs)) <= RAYJOB_QUEUE.cpu * 1000
+        for plan in scenario.rayjobs:
+            assert plan.at < scenario.seconds
+            assert plan.user_action is UserAction.NONE or plan.at < plan.fate_at <= scenario.seconds
+    plans = [plan for scenario in drawn for plan in scenario.rayjobs]
+    actions = {UserAction.NONE, UserAction.SUSPEND, UserAction.DELETE}
+    assert {plan.user_action for plan in plans} == actions
+    assert {plan.own_submitter for plan in plans} == {True, False}
+
+
 def test_a_scenario_tells_all_its_faults_for_replay() -> None:
     lines = list(draw(3).lines())
     assert lines[0].startswith("seed 3: ")
-    composites = len(draw(3).sets) + len(draw(3).elastic)
+    composites = len(draw(3).sets) + len(draw(3).elastic) + len(draw(3).rayjobs)
     queues = len(draw(3).tree) + len(draw(3).changes)
     assert len(lines) == 1 + queues + composites + len(draw(3).gangs) + len(draw(3).faults)
 

@@ -230,4 +230,5 @@ def test_the_keys_that_kueue_leaves_behind_are_those_that_nothing_warns_about() 
     left = {row.name for _, row in KEYS if row.outcome is Outcome.LEFT}
     # Kueue's documents name it, and no version writes it any more.
     older = {f"{names.GROUP}/podset-replica-sizes"}
-    assert left == set(WRITTEN_BY_KUEUE) - older
+    read = {names.KUEUE_SLICE_CHAIN_ANNOTATION}
+    assert left | read == set(WRITTEN_BY_KUEUE) - older

@@ -21,12 +21,13 @@ from tests.support.rights import (
 )
 
 
-def entry(service: str, verb: str, resource: str, **more: Any) -> str:
+def entry(service: str, verb: str, resource: str, minute: int = 0, **more: Any) -> str:
     reference = {"resource": resource, "apiGroup": "batch"}
     found = {
         "stage": "ResponseComplete",
         "verb": verb,
         "requestURI": f"/apis/batch/v1/{resource}",
+        "requestReceivedTimestamp": f"2026-08-01T12:{minute:02}:00.123456Z",
         "user": {"username": USER.format(service)},
         "objectRef": reference | more.pop("reference", {}),
         **more,
@@ -43,6 +44,8 @@ def test_uses_and_rejections_are_read_from_a_log_that_is_still_written(tmp_path:
         + entry("assigner", "list", "jobs", stage="RequestReceived")
         + entry("webhook", "delete", "jobs", annotations=forbidden)
         + entry("somebody", "delete", "jobs")
+        # Rejected because the API server does not know who asks, here for the account of a service.
+        + entry("nobody", "get", "jobs", user={}, requestURI=f"/{USER.format('webhook')}")
         + entry("ungater", "watch", "jobs", stage="ResponseStarted")
         + entry("ungater", "get", "jobs")[:-1]
     )
@@ -51,6 +54,21 @@ def test_uses_and_rejections_are_read_from_a_log_that_is_still_written(tmp_path:
     assert found["webhook"].refused == ["delete /apis/batch/v1/jobs"]
     assert found["ungater"].used == {("watch", "batch", "jobs")}
     assert [found[service].refused for service in ("assigner", "ungater")] == [[], []]
+
+
+def test_refusals_of_an_api_server_that_has_not_read_its_roles_do_not_count(tmp_path: Path) -> None:
+    log = tmp_path / "audit.log"
+    refused = {"annotations": {"authorization.k8s.io/decision": "forbid"}}
+    log.write_text(
+        entry("assigner", "list", "jobs")
+        + entry("assigner", "list", "jobs", 5, **refused)
+        + entry("ungater", "get", "leases", 5, **refused)
+        + entry("ungater", "delete", "jobs", 7, **refused)
+        + entry("assigner", "list", "jobs", 8)
+    )
+    found = audited_requests(log)
+    assert found["assigner"].refused == []
+    assert found["ungater"].refused == ["delete /apis/batch/v1/jobs"]
 
 
 def test_every_service_has_rights() -> None:

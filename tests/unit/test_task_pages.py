@@ -21,8 +21,9 @@ from rackgate.jobframework.registry import find_linked_kind
 from rackgate.runtime.settings import load_settings
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.settings import AssignerSettings
+from rackgate_cli.explain.cluster_reading import ClusterReading
 from rackgate_cli.explain.manifest import preview_submission
-from rackgate_cli.explain.reading import ClusterReading
+from rackgate_console.settings import ConsoleSettings
 from rackgate_webhook.admission.linked import validate_linked
 from rackgate_webhook.admission.plain_pods import plain_pod_created
 from rackgate_webhook.admission.review import Review
@@ -47,6 +48,7 @@ MODELS: dict[str, Any] = {
 SETTINGS: dict[str, Any] = {
     "AssignerConfiguration": AssignerSettings,
     "WebhookConfiguration": WebhookSettings,
+    "ConsoleConfiguration": ConsoleSettings,
 }
 JOBS = ("Job", "JobSet", "RayCluster", "RayJob")
 NOT_RUN = 25  # blocks of all pages that only show what other tests run

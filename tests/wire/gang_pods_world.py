@@ -7,7 +7,7 @@ once, and the kubelets start them.
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from rackgate.api import resources as kinds
 from rackgate.api.timestamps import rfc3339
 from rackgate.gang.link import run_id
 from rackgate.runtime import clock
+from rackgate.topology.assignment import decode
 from tests.support.apiserver import Object
 from tests.support.apiserver_objects import Target
 from tests.wire.assigner_world import NAMESPACE, furnish
@@ -129,10 +130,11 @@ class GangPodsWorld(GangWorld):
             if len(started) > wanted:
                 self.broken_rules.append(f"{len(started)} pods of {meta['name']} for {wanted}")
             self.releases.append(len(held))
+            places = _places(workload)
             for pod in held:
-                self._run(pod, workload)
+                self._run(pod, workload, next(places, NODE))
 
-    def _run(self, pod: Object, workload: Object) -> None:
+    def _run(self, pod: Object, workload: Object, node: str) -> None:
         edited = copy.deepcopy(pod)
         edited["spec"]["schedulingGates"] = []
         (at,) = [
@@ -143,7 +145,7 @@ class GangPodsWorld(GangWorld):
         run = run_id(workload["metadata"]["uid"], at)
         edited["metadata"]["annotations"][names.GANG_RUN_ANNOTATION] = run
         if edited["metadata"]["name"] not in self.stuck:
-            edited["spec"]["nodeName"] = NODE
+            edited["spec"]["nodeName"] = node
             edited["status"] = {
                 "phase": "Running",
                 "conditions": [{"type": "Ready", "status": "True"}],
@@ -186,6 +188,14 @@ def is_admitted(workload: Object) -> bool:
     status = workload.get("status", {})
     true = {c["type"] for c in status.get("conditions", []) if c["status"] == "True"}
     return bool(status.get("admission")) and "Admitted" in true and "Evicted" not in true
+
+
+def _places(workload: Object) -> Iterator[str]:
+    """The nodes that an admission assigns, once for each pod."""
+    for part in workload["status"]["admission"]["podSetAssignments"]:
+        if "topologyAssignment" in part:
+            for domain, count in decode(part["topologyAssignment"]).domains:
+                yield from [domain[-1]] * count
 
 
 def _is_gated(pod: Object) -> bool:

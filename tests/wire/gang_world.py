@@ -133,6 +133,10 @@ class GangWorld(World):
         found = self.server._objects.get("pods", {})
         return {key.partition("/")[2]: pod for key, pod in found.items()}
 
+    def all_gangs(self) -> list[Object]:
+        """All Workloads of gangs."""
+        return list(self.server._objects.get(GANG_WORKLOADS.full_name, {}).values())
+
     def free(self) -> set[str]:
         """Pods without any of our gates."""
         return {name for name, pod in self.all_pods().items() if not gates_of(pod) & OURS}
@@ -152,11 +156,13 @@ class GangWorld(World):
         """Its watches have shown everything, and it has nothing to do now."""
 
         def is_current() -> bool:
-            store = replica.ungater.pods.store
-            known = {key: pod.resource_version for key, pod in store.items()}
+            gangs, pods = replica.ungater.informers.gangs, replica.ungater.pods
+            known = {str(pod.uid): pod.resource_version for pod in pods.store.values()}
+            if gangs is not None:
+                known |= {gang.uid: gang.resource_version for gang in gangs.store.values()}
+            items = [*self.all_pods().values(), *(self.all_gangs() if gangs is not None else ())]
             stored = {
-                f"team/{name}": pod["metadata"]["resourceVersion"]
-                for name, pod in self.all_pods().items()
+                item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in items
             }
             return known == stored
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -12,8 +13,9 @@ from rackgate.gang.link import PER_JOB, child_job_link, run_id
 from rackgate.runtime import clock
 from tests.support import composite_jobs as composite
 from tests.support.apiserver import Object
+from tests.support.apiserver_objects import Target
 from tests.wire.assigner_world import NAMESPACE
-from tests.wire.gangs_world import GangWorld
+from tests.wire.gangs_world import GANGS, GangWorld
 from tests.wire.kinds_world import KindsWorld, child_of, is_over
 
 JOBSETS = kinds.JOBSETS
@@ -40,6 +42,19 @@ class OrderedWorld(GangWorld, KindsWorld):
         was_suspended = known is None or known["spec"].get("suspend")
         if was_suspended and not item["spec"].get("suspend"):
             status["startTime"] = rfc3339(clock.now())
+
+    def _store(self, target: Target, item: Object, known: Object | None) -> Object:
+        stored = super()._store(target, item, known)
+        if known is None and target.full_name == GANGS.full_name:
+            asyncio.get_running_loop().call_soon(self._collect, stored["metadata"])
+        return stored
+
+    def _collect(self, gang: Object) -> None:
+        """The garbage collector deletes what is created for a Job that is gone already."""
+        jobs = {job["metadata"]["uid"] for job in self._objects[kinds.JOBS.full_name].values()}
+        owners = {one["uid"] for one in gang.get("ownerReferences", ()) if one["kind"] == "Job"}
+        if owners and not owners & jobs and self.gang(gang["name"]) is not None:
+            self.remove(GANGS, gang["name"], NAMESPACE)
 
     def _check_start(self, job: Object) -> None:
         """Pods of these child Jobs may precede their Workload of gangs, as they are held."""

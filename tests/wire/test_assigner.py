@@ -241,6 +241,38 @@ async def test_how_long_a_job_waited_and_ran_is_counted(world: World) -> None:
         await eventually(lambda: counts() == [count + 1 for count in before])
 
 
+@pytest.mark.requirement("OPS-09")
+async def test_a_workload_that_is_made_again_does_not_count_as_late(world: World) -> None:
+    """The Job was created long ago, and nothing was slow."""
+    name, labels = "rackgate_workload_creation_latency_seconds_count", {"job_kind": "Job"}
+    before = REGISTRY.get_sample_value(name, labels) or 0.0
+
+    def uid() -> str:
+        found = world.workload_of(world.job("train"))
+        return "" if found is None else str(found["metadata"]["uid"])
+
+    def replaced(old: str) -> bool:
+        return uid() not in ("", old)
+
+    async with assigner(world) as replica:
+        world.submit("train", required=RACK)
+        for _ in range(2):
+            await eventually(lambda: world.runs("train"))
+            assert REGISTRY.get_sample_value(name, labels) == before + 1
+            old = uid()
+            world.delete(kinds.WORKLOADS, world.workload("train")["metadata"]["name"])
+            await eventually(functools.partial(replaced, old))
+        await eventually(lambda: world.runs("train"))
+        assert REGISTRY.get_sample_value(name, labels) == before + 1
+        # Another Job of the same name counts, and nothing is kept of the first.
+        world.delete(kinds.JOBS, "train")
+        await eventually(lambda: world.workloads() == [])
+        world.submit("train", required=RACK)
+        await eventually(lambda: world.runs("train"))
+        assert REGISTRY.get_sample_value(name, labels) == before + 2
+        assert not replica.jobs._had_workload
+
+
 async def test_a_deleted_job_takes_its_workload_along(world: World) -> None:
     async with assigner(world):
         world.submit("train", required=RACK)
@@ -487,7 +519,7 @@ async def test_a_job_starts_with_fewer_pods_and_gets_its_parallelism_back(world:
 
 @pytest.mark.requirement("OPS-09")
 async def test_what_has_no_effect_is_a_condition_until_it_is_gone(world: World) -> None:
-    """It comes with the pending reason, and goes with the admission: no write of its own."""
+    """It comes with the pending reason, in one write, and goes when the job is edited."""
     async with assigner(world) as replica:
         annotations = {names.ELASTIC_ANNOTATION: "true"}
         job = objects.job("train", 5, cpu="4", required=RACK)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
+from rackgate.wire.batch import Job
 from rackgate_assigner.assigner import Assigner
+from rackgate_assigner.jobs.patches import workload_body
+from rackgate_assigner.jobs.state import Priority, workload_name_of
 from tests.support.objects import Object, fx_a_nodes
 from tests.wire.assigner_world import (
     NAMESPACE,
@@ -270,11 +275,111 @@ async def test_a_pod_that_takes_long_to_end_leaves_no_room_for_its_replacement(
 async def test_pods_that_are_replaced_stop_nothing(world: World) -> None:
     async with assigner(world) as replica:
         job = await running(world, replica, "train", 3)
-        bind(world, job, 6)
         bind(world, job, 3, deletionTimestamp=START)
+        bind(world, {**job, "metadata": {**job["metadata"], "name": "again"}}, 3)
         await eventually(lambda: used(replica) == 24)
         cycles = replica.scheduler.cycles
         world.submit("next", 1, queue="plain")
         await eventually(world.started("next"))
         assert replica.scheduler.cycles > cycles
         assert world.runs("train")
+
+
+def by_hand(world: World, name: str, edit: Callable[[Object], object] | None = None) -> Object:
+    """The Workload of a Job as its user writes it, before the assigner does."""
+    job = msgspec.json.decode(json.dumps(world.job(name)), type=Job)
+    workload = workload_body(job, workload_name_of(job), Priority())
+    workload["metadata"]["namespace"] = NAMESPACE
+    if edit is not None:
+        edit(workload)
+    return world.put(kinds.WORKLOADS, workload)
+
+
+def need_less(workload: Object) -> None:
+    (container,) = workload["spec"]["podSets"][0]["template"]["spec"]["containers"]
+    container["resources"]["requests"]["cpu"] = "1m"
+
+
+FORGED: dict[str, Callable[[Object], object]] = {
+    "fewer pods": lambda w: w["spec"]["podSets"][0].update(count=1),
+    "may be fewer pods": lambda w: w["spec"]["podSets"][0].update(minCount=1),
+    "less cpu": need_less,
+    "another queue": lambda w: w["spec"].update(queueName="queue"),
+    "a higher priority": lambda w: w["spec"].update(priority=1_000_000),
+    "longer": lambda w: w["spec"].update(maximumExecutionTimeSeconds=1_000_000),
+    "elastic": lambda w: w["metadata"].update(annotations={names.ELASTIC_ANNOTATION: "true"}),
+    "of another job": lambda w: w["metadata"].update(labels={names.JOB_UID_LABEL: "invented"}),
+    "of no job": lambda w: w["metadata"].update(labels={}),
+    "another name": lambda w: w["metadata"].update(name="by-hand"),
+    "no finalizer": lambda w: w["metadata"].update(finalizers=[]),
+}
+
+
+@pytest.mark.requirement("HOOK-10")
+@pytest.mark.parametrize("forged", FORGED)
+async def test_a_workload_written_by_hand_is_admitted_as_its_job_requests(
+    world: World, forged: str
+) -> None:
+    """Whoever may create Workloads may name the own Job as its controller."""
+    world.submit("train", 2, queue="plain")
+    honest = by_hand(world, "train")
+    world.remove(kinds.WORKLOADS, honest["metadata"]["name"], NAMESPACE)
+    written = by_hand(world, "train", FORGED[forged])
+    async with assigner(world) as replica:
+        await eventually(world.started("train"))
+        await eventually(lambda: used(replica) == 8)
+    (found,) = world.workloads()
+    assert found["spec"] == honest["spec"]
+    assert names.ELASTIC_ANNOTATION not in found["metadata"].get("annotations", {})
+    assert (found["metadata"]["uid"] == written["metadata"]["uid"]) == (forged != "of another job")
+    assert world.condition("train", "Evicted") == ("", "")
+
+
+HARMLESS = ("of no job", "another name", "no finalizer")
+
+
+@pytest.mark.requirement("HOOK-10")
+@pytest.mark.parametrize("forged", [forged for forged in FORGED if forged not in HARMLESS])
+async def test_a_workload_written_by_hand_waits_until_it_says_what_its_job_requests(
+    world: World, forged: str
+) -> None:
+    async with assigner(world, acts=False) as standby:
+        world.submit("train", 2, queue="plain")
+        uid = by_hand(world, "train", FORGED[forged])["metadata"]["uid"]
+        seen = standby.watches.workloads.store
+        await eventually(lambda: [one.metadata.uid for one in seen.values()] == [uid])
+        (found,) = seen.values()
+        await eventually(lambda: standby.jobs.job_for(found))
+        assert not standby.jobs.is_in_sync(found)
+        by_hand(world, "train")
+        await eventually(lambda: [standby.jobs.is_in_sync(one) for one in seen.values()] == [True])
+
+
+@pytest.mark.requirement("HOOK-10")
+@pytest.mark.parametrize("forged", ["fewer pods", "less cpu", "of another job"])
+async def test_a_job_does_not_run_under_a_workload_that_was_admitted_without_it(
+    world: World, forged: str
+) -> None:
+    """A Workload without a job belongs to its user, who may name a controller later."""
+    world.submit("train", 2, queue="plain")
+    kept: Object = {}
+
+    def without_a_job(workload: Object) -> None:
+        FORGED[forged](workload)
+        kept.update(workload["metadata"])
+        workload["metadata"].update(ownerReferences=[], labels={})
+
+    written = by_hand(world, "train", without_a_job)["metadata"]
+    claim = {field: kept[field] for field in ("ownerReferences", "labels")}
+    async with assigner(world) as replica:
+        await eventually(lambda: "admission" in world.workloads()[0].get("status", {}))
+        await eventually(lambda: world.events("ErrWorkloadCompose"))  # the name is taken
+        world.change(kinds.WORKLOADS, written["name"], lambda o: o["metadata"].update(claim))
+        await eventually(world.started("train"))
+        await eventually(lambda: used(replica) == 8)
+    (found,) = world.workloads()
+    (podset,) = found["spec"]["podSets"]
+    (container,) = podset["template"]["spec"]["containers"]
+    assert (podset["count"], container["resources"]["requests"]["cpu"]) == (2, "4")
+    same_uid = found["metadata"]["uid"] == written["uid"]
+    assert same_uid == (forged != "of another job")

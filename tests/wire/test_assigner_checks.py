@@ -230,9 +230,11 @@ async def test_checks_that_a_queue_gains_or_loses_meanwhile() -> None:
         assert world.runs("runs")
         # Deleted and inactive checks stop the queue; what has quota keeps it, and waits.
         world.delete(kinds.ADMISSION_CHECKS, "more")
-        answer(world, "train", "Ready", "budget")
         world.submit("late", queue="plain")
         await eventually(world.shows("late", "QuotaReserved", "False", "Misconfigured"))
+        answer(world, "train", "Ready", "budget")
+        world.submit("later", queue="plain")
+        await eventually(world.shows("later", "QuotaReserved", "False", "Misconfigured"))
         assert not world.runs("train")
         name_checks()
         await eventually(world.started("train"))
@@ -254,13 +256,14 @@ async def test_a_workload_that_is_deleted_while_it_waits_leaves_nothing() -> Non
 
 
 async def test_without_a_domain_after_the_checks_another_job_comes_first() -> None:
-    async with World() as world, assigner(world):
+    async with World() as world, assigner(world) as replica:
         furnish_checks(world, "budget")
         for name in ("first", "second"):
             world.submit(name, 16, cpu="2")
             await eventually(reserved(world, name, "budget"))
         for node in ("21-1", "21-2", "23-1", "23-2"):
             world.remove(kinds.NODES, f"pool-{node}")
+        await eventually(lambda: len(replica.watches.nodes.store) == 4)
         answer(world, "first", "Ready", "budget")
         answer(world, "second", "Ready", "budget")
         await eventually(lambda: world.runs("first") or world.runs("second"))

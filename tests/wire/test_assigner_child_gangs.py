@@ -106,7 +106,7 @@ async def test_a_child_job_that_is_made_again_gets_another_one() -> None:
     async with OrderedWorld() as world:
         furnish(world)
         world.add(JOBSETS, ordered(LONG))
-        async with gang_assigner(world):
+        async with gang_assigner(world) as replica:
             await eventually(lambda: world.is_running(JOBSETS, "train") and has_gangs(world))
             former = {gang["metadata"]["uid"] for gang in world.gangs()}
             world.start_again("train")
@@ -117,6 +117,8 @@ async def test_a_child_job_that_is_made_again_gets_another_one() -> None:
             await eventually(lambda: has_gangs(world))
             # A Job that has ended needs none.
             world.succeed("train", "workers", 0)
+            jobs = replica.watches.child_jobs.store
+            await eventually(lambda: jobs[f"{NAMESPACE}/{WORKERS[0]}"].finished)
             world.remove(GANGS, world.gang_name(WORKERS[0]), NAMESPACE)
             world.remove(GANGS, world.gang_name(WORKERS[1]), NAMESPACE)
             await eventually(lambda: world.gang(world.gang_name(WORKERS[1])))

@@ -147,8 +147,9 @@ def words_seen_by(replica: Assigner, world: KindsWorld) -> Callable[[], bool]:
 
     def seen() -> bool:
         meta = workload(world)["metadata"]
-        known = store[f"{NAMESPACE}/{meta['name']}"].metadata.resource_version
-        return bool(known == meta["resourceVersion"] and not replica.scheduler.counts()["requeues"])
+        known = store.get(f"{NAMESPACE}/{meta['name']}")
+        seen = known is not None and known.metadata.resource_version == meta["resourceVersion"]
+        return seen and not replica.scheduler.counts()["requeues"]
 
     return seen
 

@@ -54,6 +54,56 @@ async def test_writes_that_a_webhook_fails_hold_up_no_other_admission() -> None:
         assert world.broken_rules == []
 
 
+@pytest.mark.requirement("OPS-07")
+async def test_a_head_whose_admission_met_a_conflict_is_not_overtaken() -> None:
+    """It backs off for a moment, in which others that fit now come."""
+    async with World() as world:
+        furnish(world)
+        conflict = Fault.status(409, "Conflict", method="PATCH", path="/job-first", times=3)
+        world.faults.append(conflict)
+        others = ("second", "third", "fourth")
+        async with assigner(world) as replica:
+            world.submit("first", 64, queue="plain", cpu="1")
+            await eventually(lambda: conflict.times == 0)
+            for name in others:
+                seen = replica.scheduler.cycles
+
+                def planned_again(seen: int = seen) -> bool:
+                    return replica.scheduler.cycles > seen
+
+                world.submit(name, 1, queue="plain", cpu="1")
+                await eventually(planned_again)
+            await eventually(world.started("first"))
+            for name in others:
+                await eventually(world.shows(name, "QuotaReserved", "False"))
+            assert not any(map(world.runs, others))
+        assert world.broken_rules == []
+
+
+@pytest.mark.requirement("OPS-07")
+@pytest.mark.parametrize("strategy", ["StrictFIFO", "BestEffortFIFO"])
+async def test_others_are_admitted_when_a_head_that_backs_off_is_deleted(strategy: str) -> None:
+    async with World() as world:
+        furnish(world)
+        world.change(
+            kinds.CLUSTER_QUEUES, "plain", lambda o: o["spec"].update(queueingStrategy=strategy)
+        )
+        conflict = Fault.status(409, "Conflict", method="PATCH", path="/job-first", times=3)
+        world.faults.append(conflict)
+        async with assigner(world) as replica:
+            world.submit("first", 64, queue="plain", cpu="1")
+            await eventually(lambda: conflict.times == 0)
+            seen = replica.scheduler.cycles
+            world.submit("second", 1, queue="plain", cpu="1")
+            await eventually(lambda: replica.scheduler.cycles > seen)
+            name = world.workload("first")["metadata"]["name"]
+            world.remove(kinds.JOBS, "first", NAMESPACE)
+            world.remove(kinds.WORKLOADS, name, NAMESPACE)
+            await eventually(world.started("second"))
+            world.submit("third", 1, queue="plain", cpu="1")
+            await eventually(world.started("third"))
+
+
 def _written(world: World) -> set[str]:
     """Paths of Workloads that were to be admitted, without success."""
     paths = (r.path for r in world.requests if r.method == "PATCH")

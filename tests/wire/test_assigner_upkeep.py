@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
-from tests.support.objects import RACK
+from tests.support.objects import RACK, Object
 from tests.wire.assigner_world import World, assigner, eventually, furnish, settings
 
 
@@ -155,6 +155,59 @@ async def test_fields_set_before_the_assigner_acts_are_named_too(world: World) -
     async with assigner(world):
         await eventually(lambda: world.events("UnsupportedField"))
         assert "spec.concurrentAdmissionPolicy" in world.events("UnsupportedField")[0]["note"]
+
+
+@pytest.mark.requirement("OPS-09")
+async def test_the_condition_follows_edits_although_no_decision_follows(world: World) -> None:
+    """The job runs, and its Workload stays as it is."""
+
+    def said() -> str:
+        found = {one["type"]: one for one in world.workload("train")["status"]["conditions"]}
+        return str(found.get("UnsupportedFields", {}).get("message", ""))
+
+    def annotations(of: Object) -> dict[str, str]:
+        found: dict[str, str] = of["metadata"].setdefault("annotations", {})
+        return found
+
+    boost = "kueue.x-k8s.io/priority-boost"
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        await eventually(lambda: world.runs("train"))
+        before = world.workload("train")["status"]["admission"]
+        world.change(kinds.JOBS, "train", lambda o: annotations(o).update({boost: "5"}))
+        await eventually(lambda: boost in said())
+        world.change(
+            kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(concurrentAdmissionPolicy=POLICY)
+        )
+        await eventually(lambda: "spec.concurrentAdmissionPolicy" in said() and boost in said())
+        world.change(kinds.JOBS, "train", lambda o: annotations(o).pop(boost))
+        await eventually(lambda: said() and boost not in said())
+        world.change(
+            kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].pop("concurrentAdmissionPolicy")
+        )
+        await eventually(lambda: said() == "")
+        assert world.workload("train")["status"]["admission"] == before
+        assert world.runs("train")
+
+
+@pytest.mark.requirement("OPS-09")
+async def test_the_condition_of_an_edit_that_no_replica_saw_is_removed(world: World) -> None:
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        await eventually(lambda: world.runs("train"))
+    stale = {
+        "type": "UnsupportedFields",
+        "status": "True",
+        "reason": "UnsupportedField",
+        "message": "of an annotation that is gone",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    name = world.workload("train")["metadata"]["name"]
+    world.change(kinds.WORKLOADS, name, lambda o: o["status"]["conditions"].insert(0, stale))
+    async with assigner(world):
+        await eventually(
+            lambda: "UnsupportedFields" not in str(world.workload("train")["status"]["conditions"])
+        )
 
 
 async def test_an_annotation_added_to_a_job_later_is_named(world: World) -> None:

@@ -85,9 +85,10 @@ async def test_a_history_continues_after_a_restart(world: World) -> None:
         await eventually(lambda: consumed(world, "greedy") > 0)
         fill(world, "second", "greedy")
         await eventually(world.shows("second", "QuotaReserved", "False"))
+        fill(world, "other", "modest")
+        await eventually(world.shows("other", "QuotaReserved", "False"))
     before = consumed(world, "greedy")
     world.complete("first")
-    fill(world, "other", "modest")
     async with assigner(world, configured=configured()):
         await eventually(lambda: world.runs("other"))
         assert not world.runs("second")

@@ -85,6 +85,20 @@ async def test_a_workload_with_a_misspelled_level_keeps_its_help_after_submissio
     assert f'use "{RACK}" instead of "{RACK[:-1]}"' in found.changes[0].text
 
 
+async def test_a_field_of_its_clusterqueue_without_effect_is_named(desk: Desk) -> None:
+    policy = {"concurrentAdmissionPolicy": {"migration": {"mode": "TryPreferredFlavors"}}}
+    queue = objects.cluster_queue("cq", "tas", {"cpu": "64"}, **policy)
+    desk.world.put(kinds.CLUSTER_QUEUES, queue)
+    async with assigner(desk.world):
+        desk.world.submit("waits", 5, required=RACK)
+        desk.world.submit("runs", 2, required=RACK)
+        await eventually(lambda: desk.world.condition("waits", "QuotaReserved")[0] == "False")
+        await eventually(lambda: desk.world.runs("runs"))
+    for job in ("waits", "runs"):
+        (warning,) = (await desk.named(job)).warnings
+        assert warning.startswith('ClusterQueue "cq": spec.concurrentAdmissionPolicy')
+
+
 async def test_explaining_writes_nothing(desk: Desk) -> None:
     desk.world.submit("train", 5, required=RACK)
     await desk.named("train")
@@ -133,6 +147,23 @@ async def test_what_a_job_sets_without_effect_is_named(desk: Desk) -> None:
     (warning,) = (await desk.named("train")).warnings
     assert warning.startswith(f"metadata.annotations[{names.ELASTIC_ANNOTATION}] has no effect")
     assert "RackgateElasticIndexedJobs" in warning
+
+
+@pytest.mark.requirement("OPS-05")
+async def test_what_the_cluster_queue_sets_without_effect_is_named(desk: Desk) -> None:
+    policy = {"migration": {"mode": "TryPreferredFlavors"}}
+    desk.world.change(
+        kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(concurrentAdmissionPolicy=policy)
+    )
+    (before,) = (await desk.manifest(objects.job("train", 4, required=RACK))).warnings
+    async with assigner(desk.world):
+        desk.world.submit("train", 4, required=RACK)
+        await eventually(lambda: desk.world.runs("train"))
+    (after,) = (await desk.named("train")).warnings
+    assert before == after
+    assert after.startswith('ClusterQueue "cq": spec.concurrentAdmissionPolicy has no effect')
+    _one_namespace(desk)
+    assert after in (await desk.named("train")).warnings, "the Workload says it"
 
 
 async def test_a_request_that_a_setting_excludes_is_named(desk: Desk) -> None:

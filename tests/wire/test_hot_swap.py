@@ -97,8 +97,9 @@ class Rack(World):
 
     def lists(self) -> int:
         """How often pods of one Job were listed."""
-        return sum("controller-uid" in request.query.get("labelSelector", "")
-                   for request in self.requests)  # fmt: skip
+        return sum(
+            "controller-uid" in request.query.get("labelSelector", "") for request in self.requests
+        )
 
     def moved_from(self, host: str) -> Callable[[], bool]:
         return lambda: host not in self.hosts() and not self.named()
@@ -268,9 +269,15 @@ async def test_no_pod_is_ended_by_a_view_of_the_workload_that_is_behind(world: R
         name = world.pod(host, phase="Pending", conditions=[unschedulable])
         stored: Any = world.get(kinds.PODS, name, NAMESPACE)
         pod = JobPod(
-            name, NAMESPACE, stored["metadata"]["uid"], stored["metadata"]["resourceVersion"],
-            "main", host, PodState.PINNED, unschedulable=True,
-        )  # fmt: skip
+            name,
+            NAMESPACE,
+            stored["metadata"]["uid"],
+            stored["metadata"]["resourceVersion"],
+            "main",
+            host,
+            PodState.PINNED,
+            unschedulable=True,
+        )
         await eventually(lambda: "PodsReady" in str(world.workload("train")))
         store = replica.watches.workloads.store
 

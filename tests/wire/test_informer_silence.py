@@ -94,6 +94,19 @@ def when(answer: asyncio.Event) -> Fault:
     return Fault(held, watch=False)
 
 
+async def test_a_watch_that_is_accepted_leaves_no_problem_although_nothing_changes(
+    server: FakeApiServer,
+) -> None:
+    """After a restart the API server rejects watches for a moment; then it may be silent long."""
+    async with informing(server, idle_s=60) as (informer, _):
+        await until(lambda: server.streams)
+        server.faults.append(Fault.status(429, headers={"Retry-After": "0.2"}, watch=True, times=2))
+        server.streams[0].cut()
+        await until(lambda: "429" in informer.problem)
+        await until(lambda: not informer.problem)
+        assert lists(server) == 1
+
+
 @pytest.mark.requirement("UNG-18")
 @pytest.mark.parametrize("cut", [True, False], ids=["reset", "ended"])
 async def test_a_restored_store_is_noticed_behind_a_middlebox_that_ends_idle_streams(

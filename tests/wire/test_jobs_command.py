@@ -16,7 +16,7 @@ from aiohttp import web
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.errors import KubeError
+from rackgate.kube.errors import KubeError, TransportError
 from rackgate_cli.errors import CommandError
 from rackgate_cli.jobs import logs as logs_module
 from rackgate_cli.jobs.actions import JobActions
@@ -147,7 +147,33 @@ async def test_a_requeue_that_is_cut_off_says_how_to_go_on(world: Cluster, clien
     going.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await going
-    assert said[-1] == "job/train is held now: rackgate resume job/train queues it again"
+    assert said[-1] == "job/train may be held now: rackgate resume job/train queues it again"
+
+
+@pytest.mark.parametrize(
+    ("error", "may_be_held"),
+    [(CommandError("you may not patch Workloads"), False), (TransportError("PATCH", "/w"), True)],
+)
+async def test_a_requeue_says_that_a_job_may_be_held_only_if_it_may(
+    world: Cluster,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    may_be_held: bool,
+) -> None:
+    said: list[str] = []
+    async with assigner(world):
+        world.submit("train", 4)
+        await eventually(partial(world.admitted, "train"))
+
+    async def failing(*_: object, **__: object) -> None:
+        raise error
+
+    acting = actions(client, said)
+    monkeypatch.setattr(acting, "_patch", failing)
+    with pytest.raises(type(error)):
+        await acting.requeue(parse("train"), 60)
+    assert any("may be held now" in line for line in said) is may_be_held
 
 
 async def test_a_pending_job_has_nothing_to_give_up(world: Cluster, client: Client) -> None:
@@ -256,7 +282,8 @@ def pod(world: World, name: str, rank: int | None, job: str = "train", **more: A
                 "name": name,
                 "namespace": NAMESPACE,
                 "labels": {names.PODSET_LABEL: "main", **index},
-                "annotations": {names.WORKLOAD_ANNOTATION: workload["metadata"]["name"]},
+                "annotations": more.get("annotations")
+                or {names.WORKLOAD_ANNOTATION: workload["metadata"]["name"]},
                 "ownerReferences": [controller],
             },
             "spec": {"containers": [{"name": "main"}]},
@@ -295,6 +322,24 @@ async def test_logs_have_the_rank_of_their_pod(world: Cluster, client: Client) -
     assert world.asked[-1] == {"tailLines": "7", "container": "main"}
     with pytest.raises(CommandError, match="job/train has no pod with rank 9"):
         await JobLogs(client, NAMESPACE, LogOptions(ranks=frozenset({9}))).run(parse("train"))
+
+
+@pytest.mark.requirement("OPS-14")
+async def test_logs_of_a_job_that_kueue_scaled_up(world: Cluster, client: Client) -> None:
+    """Its pods name a Workload slice that Kueue replaced, and that is gone."""
+    await running(world)
+    pod(world, "train-a", 1)
+    workload = world.workload("train")
+    chain = {names.KUEUE_SLICE_CHAIN_ANNOTATION: "first"}
+    workload["metadata"].setdefault("annotations", {}).update(chain)
+    world.put(kinds.WORKLOADS, workload)
+    for name, first in (("train-b", "first"), ("forged", "another")):
+        named = {names.WORKLOAD_ANNOTATION: "second", names.KUEUE_SLICE_CHAIN_ANNOTATION: first}
+        pod(world, name, 0, annotations=named)
+    world.logs = {"train-a": [b"one\n"], "train-b": [b"zero\n"], "forged": [b"other\n"]}
+    written: list[str] = []
+    await JobLogs(client, NAMESPACE, LogOptions(), written.append).run(parse("train"))
+    assert "".join(written) == "[0] zero\n[1] one\n"
 
 
 async def test_a_log_that_cannot_be_read_does_not_hide_the_others(

@@ -12,10 +12,10 @@ import yaml
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
+from rackgate_cli.cluster.roles import OPERATOR
 from rackgate_cli.errors import CommandError
 from rackgate_cli.migrate.judging import judge
 from rackgate_cli.migrate.reading import CONFIG_MAP, KUEUE_NAMESPACE, Found, read_cluster
-from rackgate_cli.roles import OPERATOR
 from tests.support.apiserver import Object, Request
 from tests.support.apiserver_objects import RejectedRequest, Target
 from tests.support.objects import job

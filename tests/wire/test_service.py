@@ -10,12 +10,12 @@ import sys
 import aiohttp
 import pytest
 
-from rackgate.runtime.health import HealthServer
+from rackgate.runtime.serving.health import HealthServer
 
 SERVICE = """
 import sys
 from typing import Literal
-from rackgate.runtime.health import HealthServer
+from rackgate.runtime.serving.health import HealthServer
 from rackgate.runtime.service import run_service
 from rackgate.runtime.settings import BaseServiceSettings
 

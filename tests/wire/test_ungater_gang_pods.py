@@ -12,11 +12,11 @@ from aiohttp import web
 from rackgate.api import names
 from rackgate.api.resources import WORKLOADS
 from rackgate.features import GANG_SCHEDULING, NATIVE_POD_GROUPS
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.link import run_id
 from rackgate.gang.native.model import pod_group_name
 from rackgate.gang.native.v1alpha2 import POD_GROUPS
-from rackgate.gang.run_spec import encode_instance_spec
+from rackgate.gang.runs.run_spec import encode_instance_spec
 from rackgate.jobframework.pod_group.membership import uid_of_gang
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler

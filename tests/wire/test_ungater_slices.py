@@ -359,3 +359,45 @@ async def test_a_plain_job_is_read_and_released_as_ever_beside_elastic_ones(
     ]
     assert reads == [], "no list for a job that is not elastic"
     assert world.asked("GET", "/workloads/plain")
+
+
+def kueue_chain(world: World, name: str, counts: Counts, **more: Any) -> None:
+    """A Workload slice as Kueue writes it; the first one of the job is `train`."""
+    annotations = {
+        names.ELASTIC_ANNOTATION: "true",
+        names.KUEUE_SLICE_CHAIN_ANNOTATION: "train",
+    }
+    owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "ray", "uid": CLUSTER}
+    put(world, name, owner, counts, uid=f"uid-{name}", annotations=annotations, **more)
+
+
+@pytest.mark.requirement("SLC-14", "OPS-14")
+@pytest.mark.parametrize("topology", [True, False], ids=["both names", "the first slice alone"])
+@pytest.mark.parametrize("workload_first", [True, False], ids=["Workloads first", "pods first"])
+async def test_pods_that_name_a_slice_that_kueue_replaced_belong_to_the_slice_after_it(
+    world: World, start: Start, workload_first: bool, topology: bool
+) -> None:
+    """Three pods were admitted; one runs, which Kueue released, so two more are released.
+
+    With its gate TopologyAwareScheduling off, Kueue does not write the name of the Workload.
+    """
+
+    def workloads() -> None:
+        kueue_chain(world, "train", 1, conditions=("Admitted", "Finished"))
+        kueue_chain(world, "train-larger", 3)
+
+    if workload_first:
+        workloads()
+    pods(world, 0, gates=())
+    pods(world, 1, 2, 3)
+    for item in world.server._objects["pods"].values():
+        item["metadata"]["annotations"][names.KUEUE_SLICE_CHAIN_ANNOTATION] = "train"
+        if not topology:
+            del item["metadata"]["annotations"][names.WORKLOAD_ANNOTATION]
+        world.server.put(PODS, item)
+    replica = start(**ON)
+    if not workload_first:
+        await replica.knows(4)
+        workloads()
+    await until(lambda: len(free(world)) == 3)
+    assert await quiet(world, replica) == [0, 1, 2]

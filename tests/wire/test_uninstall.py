@@ -136,7 +136,12 @@ async def test_a_binding_that_is_deleted_alone_is_no_uninstall(world: World) -> 
         # It is made anew, and then all is as before.
         world.remove(kinds.CLUSTER_ROLE_BINDINGS, FULL)
         world.put(kinds.CLUSTER_ROLE_BINDINGS, {"metadata": {"name": FULL}})
-        await until(lambda: uninstall._binding.store[FULL].metadata.deletion_timestamp is None)
+        await until(
+            lambda: (
+                FULL in uninstall._binding.store
+                and uninstall._binding.store[FULL].metadata.deletion_timestamp is None
+            )
+        )
         assert not await uninstall.is_uninstalling_at_stop()
         deleted(world, ACCOUNT)
         assert not await uninstall.is_uninstalling_at_stop(), (

@@ -21,12 +21,12 @@ from rackgate.api.resources import Resource
 from rackgate.installation.uninstall import FINALIZER
 from rackgate.kube.errors import KubeError
 from rackgate_cli.__main__ import main
+from rackgate_cli.cluster.roles import is_for_people
 from rackgate_cli.controlplane import install
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.locations import deploy_dir
 from rackgate_cli.preflight import command as preflight
 from rackgate_cli.preflight.findings import OLD_NAMES, OURS, PART_OF
-from rackgate_cli.roles import is_for_people
 from rackgate_cli.uninstall import command as uninstall
 from rackgate_cli.uninstall.scope import CLAIMS, CRON_JOBS, DAEMON_SETS
 from rackgate_cli.uninstall.steps import InstallationSurvey, Uninstaller, UninstallResult

@@ -20,8 +20,9 @@ from structlog.testing import capture_logs
 
 from rackgate.api.resources import API_SERVICES, CONFIG_MAPS, SECRETS
 from rackgate.certificates.tls import client_context
-from rackgate.runtime import clock, connections
+from rackgate.runtime import clock
 from rackgate.runtime.pki import CLIENT, CertifiedKey, issue_certificate, make_authority
+from rackgate.runtime.serving import connections
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain.tenant import HIDDEN
@@ -411,14 +412,14 @@ async def test_a_huge_queue_is_ordered_in_steps_and_once_for_many_requests(
 ) -> None:
     monkeypatch.setattr(order_cache, "KEPT_S", 3600.0)
     built = 0
-    order_in_steps = pending_order.order_in_steps
+    order_of_cache = pending_order.order_of_cache
 
     def counted(*arguments: Any) -> Any:
         nonlocal built
         built += 1
-        return order_in_steps(*arguments)
+        return order_of_cache(*arguments)
 
-    monkeypatch.setattr(order_cache, "order_in_steps", counted)
+    monkeypatch.setattr(order_cache, "order_of_cache", counted)
     for number in range(5000):
         site.submit(f"w{number:04}")
     found = await asyncio.gather(

@@ -8,6 +8,7 @@ import copy
 import gc
 import io
 import json
+import socket
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -28,10 +29,12 @@ from rackgate_webhook.admission.conversion_review import (
     MAX_OBJECTS,
 )
 from rackgate_webhook.serving.bodies import SMALL_BYTES
-from rackgate_webhook.serving.server import WebhookServer
+from rackgate_webhook.serving.server import CONNECTIONS, MAX_LARGE_CONVERSIONS, WebhookServer
+from rackgate_webhook.serving.unsent import MAX_UNSENT_BYTES
 from rackgate_webhook.settings import CONVERTED_CRDS, CertificateSettings
 from tests.support.apiserver import FakeApiServer
-from tests.wire.webhook_server import calling, serving, url
+from tests.support.waiting import until
+from tests.wire.webhook_server import calling, connections, count, request, serving, url
 from tests.wire.webhook_world import JSON, REVIEW, register, registered, secret
 
 Object = dict[str, Any]
@@ -250,6 +253,66 @@ async def test_others_run_while_a_large_object_is_converted(wanted: str) -> None
             threads.clear()
             await server._convert(json.dumps(review([placed(5)], OLD_API_VERSION)).encode())
             assert threads == {threading.get_ident()}
+
+
+def asking(objects: list[Any]) -> bytes:
+    """A request for objects of v1beta1, on a connection of its own."""
+    body = json.dumps(review(objects, OLD_API_VERSION)).encode()
+    return request(body).replace(b"POST /mutate", b"POST /convert")
+
+
+# Its answer takes 13 MiB, more than the buffers of sockets.
+LARGE = [placed(6_000)] * 2
+
+
+async def ask_and_never_read(writer: asyncio.StreamWriter) -> None:
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]  # its class has it
+    writer.write(asking(LARGE))
+    await writer.drain()
+
+
+def held_bytes(server: WebhookServer) -> int:
+    """Bytes of answers that are not sent yet."""
+    return server._unsent.size
+
+
+@pytest.mark.field_note("W5")
+async def test_a_caller_that_reads_slowly_keeps_no_other_waiting() -> None:
+    """Nothing but its connection is held while its answer is sent."""
+    async with serving() as server, connections(server, 1) as ((_, writer),):
+        await ask_and_never_read(writer)
+        await until(lambda: held_bytes(server))
+        assert not server._large_conversion.locked()
+        for _ in range(MAX_LARGE_CONVERSIONS):
+            found = await converted(server, review([placed(2_000)], OLD_API_VERSION))
+            assert len(assignment_of(found["convertedObjects"][0])["domains"]) == 2_000
+            assert held_bytes(server) > 10 * 2**20
+
+
+@pytest.mark.field_note("W5")
+async def test_answers_that_no_one_reads_take_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The oldest is dropped for the next, and the metric counts it."""
+    monkeypatch.setattr("rackgate.runtime.serving.connections.HEADERS_WITHIN_S", 600.0)
+    before, most = count(CONNECTIONS.closed, reason="slow"), 0
+    async with serving() as server, connections(server, 5) as slow:
+        for _, writer in slow:
+            await ask_and_never_read(writer)
+
+        def cut_off() -> int:
+            nonlocal most
+            most = max(most, held_bytes(server))
+            return int(count(CONNECTIONS.closed, reason="slow") - before)
+
+        await until(lambda: cut_off() == len(slow) - 2)
+        assert most <= MAX_UNSENT_BYTES
+        found = await converted(server, review([placed(6_000)], OLD_API_VERSION))
+        assert len(assignment_of(found["convertedObjects"][0])["domains"]) == 6_000
+        for _, writer in slow:
+            writer.transport.abort()
+        await until(lambda: held_bytes(server) == 0)
 
 
 async def test_a_value_cannot_stand_for_a_deep_part() -> None:

@@ -25,7 +25,7 @@ WITHIN_S = 20.0
 
 @pytest.fixture(autouse=True)
 def _stops_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rackgate.runtime.connections.SHUTDOWN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("rackgate.runtime.serving.connections.SHUTDOWN_TIMEOUT_S", 0.2)
 
 
 async def review(port: int, address: str = API_SERVER) -> bool:

@@ -12,7 +12,7 @@ import threading
 import pytest
 from structlog.testing import capture_logs
 
-from rackgate.runtime.connections import Connections, State
+from rackgate.runtime.serving.connections import Connections, State
 from rackgate_webhook.serving.bodies import MAX_LARGE_BODIES
 from rackgate_webhook.serving.server import CONNECTIONS, REJECTED_REQUESTS, WebhookServer
 from tests.support.steadytime import monotonic
@@ -56,7 +56,7 @@ async def test_a_body_that_comes_too_slowly_is_answered_within_the_callers_patie
 async def test_headers_that_do_not_come_end_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rackgate.runtime.connections.HEADERS_WITHIN_S", 1.5)
+    monkeypatch.setattr("rackgate.runtime.serving.connections.HEADERS_WITHIN_S", 1.5)
     async with serving() as server, connected(server) as (reader, writer):
         before = count(CONNECTIONS.closed, reason="slow")
         writer.write(b"POST /mutate HTTP/1.1\r\nHost: ")
@@ -69,7 +69,7 @@ async def test_headers_that_do_not_come_end_the_connection(
 async def test_a_handshake_that_does_not_come_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch, sent: bytes, reason: str
 ) -> None:
-    monkeypatch.setattr("rackgate.runtime.connections.HANDSHAKE_S", 0.3)
+    monkeypatch.setattr("rackgate.runtime.serving.connections.HANDSHAKE_S", 0.3)
     async with serving() as server:
         before = count(CONNECTIONS.closed, reason=reason)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -121,7 +121,7 @@ async def test_a_caller_that_has_just_connected_makes_no_room_before_it_has_aske
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its request is on its way: in a rush of callers each would close the one before it."""
-    monkeypatch.setattr("rackgate.runtime.connections.FIRST_REQUEST_S", 3600.0)
+    monkeypatch.setattr("rackgate.runtime.serving.connections.FIRST_REQUEST_S", 3600.0)
     async with serving(max_connections=16) as server, connections(server, 16) as opened:
         *busy, (reader, writer) = opened
         for _, other in busy:
@@ -185,7 +185,7 @@ async def test_a_caller_that_never_reads_its_answers_is_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else each of a few hundred such callers would hold a connection for ever."""
-    monkeypatch.setattr("rackgate.runtime.connections.HEADERS_WITHIN_S", 1.0)
+    monkeypatch.setattr("rackgate.runtime.serving.connections.HEADERS_WITHIN_S", 1.0)
     async with serving() as server, connected(server) as (_, writer):
         before = count(CONNECTIONS.closed, reason="slow")
         writer.transport.pause_reading()  # type: ignore[attr-defined]  # its class has it
@@ -233,8 +233,8 @@ async def test_what_has_begun_is_answered_while_a_replica_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A request under way, and one of a caller that had connected just before."""
-    monkeypatch.setattr("rackgate.runtime.connections.IDLE_BEFORE_CLOSE_S", 60.0)
-    monkeypatch.setattr("rackgate.runtime.connections.SHUTDOWN_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("rackgate.runtime.serving.connections.IDLE_BEFORE_CLOSE_S", 60.0)
+    monkeypatch.setattr("rackgate.runtime.serving.connections.SHUTDOWN_TIMEOUT_S", 60.0)
     async with serving() as server, connections(server, 2) as (begun, connected_only):
         begun[1].write(request(REVIEW[:-1], "?timeout=30s", len(REVIEW)))
         await until(lambda: answering(server), 30)
@@ -253,7 +253,7 @@ async def test_what_has_begun_is_answered_while_a_replica_stops(
 async def test_a_body_that_does_not_come_keeps_no_replica_from_ending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rackgate.runtime.connections.SHUTDOWN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("rackgate.runtime.serving.connections.SHUTDOWN_TIMEOUT_S", 0.2)
     async with serving() as server, connected(server) as (_, writer):
         writer.write(request(REVIEW[:-1], "?timeout=30s", len(REVIEW)))
         await until(lambda: answering(server), 30)

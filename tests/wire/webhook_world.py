@@ -20,7 +20,7 @@ import yaml
 
 from rackgate.api.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
 from rackgate.certificates.tls import client_context
-from rackgate.runtime.connections import IDLE_BEFORE_CLOSE_S
+from rackgate.runtime.serving.connections import IDLE_BEFORE_CLOSE_S
 from rackgate_cli.controlplane import ports
 from tests.support.apiserver import FakeApiServer
 from tests.support.objects import RACK, job

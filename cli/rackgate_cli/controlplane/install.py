@@ -48,6 +48,7 @@ from rackgate.kube.errors import (
     TransportError,
     UnprocessableError,
 )
+from rackgate_cli.cluster.lists import list_objects
 from rackgate_cli.controlplane import operators, ports
 from rackgate_cli.controlplane.binaries.versions import KINDS
 from rackgate_cli.controlplane.cluster import Cluster
@@ -62,7 +63,6 @@ from rackgate_cli.controlplane.files import write_private
 from rackgate_cli.controlplane.services import shared_port, token_file
 from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.errors import CommandError
-from rackgate_cli.lists import list_objects
 from rackgate_cli.locations import deploy_dir
 
 T = TypeVar("T")

@@ -67,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         feature_gates,
         open_client,
         set_feature_gates,
+        start_console,
         status,
         up,
     )
@@ -78,6 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.state, nodes=NODES, operators=story.operators, feature_gates=story.feature_gates
     )
     sys.stdout.write(f"playground ready after {time.monotonic() - begin:.0f} s: {state}\n")
+    sys.stdout.write(f"look at it in a browser: {start_console(state)}\n")
+    sys.stdout.flush()
 
     async def run_on_playground() -> int:
         async with open_client(state) as client:
@@ -92,7 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
             set_feature_gates(state, gates)
             sys.stdout.write("the feature gates of the playground are as before\n")
         sys.stdout.write(
-            f"the playground keeps running; stop it with: rackgate down --state {state}\n"
+            f"another link to the console: rackgate console --state {state}\n"
+            f"playground and console keep running; stop them with: rackgate down --state {state}\n"
         )
 
 

@@ -21,8 +21,8 @@ from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.errors import NotFoundError
+from rackgate_cli.cluster.lists import list_objects
 from rackgate_cli.errors import CommandError
-from rackgate_cli.lists import list_objects
 
 Object: TypeAlias = dict[str, Any]
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rackgate_cli import completion
 from rackgate_cli.errors import CommandError, UsageError
-from rackgate_cli.verbs import add_namespace, add_target, add_verb, whole_number
+from rackgate_cli.verbs import add_json, add_namespace, add_target, add_verb, whole_number
 
 if TYPE_CHECKING:
-    from rackgate_assigner.settings import AssignerSettings
     from rackgate_cli.verbs import Subparsers
 
 
@@ -58,7 +57,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FILE",
         help="a Job, JobSet, RayCluster, RayJob or Workload, YAML or JSON; - for standard input",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of --json")
     parser.add_argument(
         "--top",
@@ -136,13 +135,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _explain(arguments: argparse.Namespace) -> Any:
+    from rackgate_cli.cluster.assigner_settings import assigner_settings
+    from rackgate_cli.cluster.target import NoClusterError, target_of
     from rackgate_cli.explain.explainer import WorkloadExplainer
     from rackgate_cli.explain.manifest import load
-    from rackgate_cli.target import NoClusterError, target_of
 
     # A malformed file is reported before any cluster is read.
     document = load(arguments.file, arguments.workload) if arguments.file is not None else None
-    settings = _settings(arguments.config)
+    settings = assigner_settings(arguments.config)
     try:
         target = target_of(arguments, "explain")
     except NoClusterError as error:
@@ -168,14 +168,3 @@ async def _explain(arguments: argparse.Namespace) -> Any:
             )
         namespace = namespace or arguments.namespace or target.namespace
         return await asking.named(namespace, name, kind)
-
-
-def _settings(config: Path | None) -> AssignerSettings:
-    """Settings of the assigner."""
-    from rackgate.runtime.settings import SettingsError, load_settings
-    from rackgate_assigner.settings import AssignerSettings
-
-    try:
-        return load_settings(AssignerSettings, service="assigner", config=config)
-    except (SettingsError, OSError) as error:
-        raise UsageError(f"{config}: {error}") from error

@@ -30,6 +30,7 @@ from rackgate_assigner.quota.admission_fair_sharing import AdmissionFairSharing
 from rackgate_assigner.workload.info import WorkloadInfo
 from rackgate_assigner.workload.unsupported import excluded_requests
 from rackgate_cli.errors import CommandError
+from rackgate_cli.explain.cluster_reading import ClusterReading
 from rackgate_cli.explain.dry_run import dry_run_create
 from rackgate_cli.explain.gangs import GangReader
 from rackgate_cli.explain.manifest import (
@@ -41,7 +42,6 @@ from rackgate_cli.explain.manifest import (
 )
 from rackgate_cli.explain.preview import explain_preview, finished_job, not_managed
 from rackgate_cli.explain.reading import (
-    ClusterReading,
     MissingRightsError,
     podset_pods,
     read,
@@ -123,6 +123,7 @@ class WorkloadExplainer:
             raise CommandError(f'Workload "{key}" cannot be read')
         job = await self._owner(workload)
         ignored = [] if job is None else _without_effect(*job, self._features)
+        ignored += found.without_effect(workload)
         ignored += excluded_requests(workload, self._excluded)
         explanation = msgspec.structs.replace(
             explanation,
@@ -260,7 +261,7 @@ class WorkloadExplainer:
         if not explanation.podsets:
             return explanation
         pods = await podset_pods(self._client, workload.metadata.namespace)
-        own = pods_of(workload.metadata.name, pods)
+        own = pods_of(workload.metadata, pods)
         row = found.cache.workloads[workload.metadata.key]
         unhealthy = [node.name for node in workload.status.unhealthy_nodes]
         runs = []

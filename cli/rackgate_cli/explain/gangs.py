@@ -9,11 +9,13 @@ from rackgate.api.names import WORKLOAD_ANNOTATION, WorkloadCondition
 from rackgate.api.resources import GANG_WORKLOADS, JOBS, PODS, WORKLOADS
 from rackgate.api.timestamps import parse_rfc3339
 from rackgate.gang.link import child_job_link, link_of
-from rackgate.gang.run_spec import RunSpec, decode_run_spec
+from rackgate.gang.runs.done_pods import DonePods, decode_done_pods, of_children, sum_of_done_pods
+from rackgate.gang.runs.run_spec import RunSpec, decode_run_spec
 from rackgate.jobframework.registry import JOB, owner_of
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate.runtime import clock
+from rackgate.wire.batch import Job
 from rackgate.wire.core import Pod
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.explain.explanation import GangView
@@ -22,8 +24,8 @@ from rackgate_assigner.gangs.child_jobs import is_over, started_at
 from rackgate_assigner.gangs.gang_workload import GangWorkload, decode_gang_workload
 from rackgate_assigner.gangs.reactions import admission_run
 from rackgate_assigner.watches import decoder
+from rackgate_cli.cluster.lists import list_decoded
 from rackgate_cli.explain.view import gang_blocks
-from rackgate_cli.lists import list_decoded
 from rackgate_cli.tables import Block, Grid, Heading, Line
 
 _decode_workload = decoder(Workload)
@@ -57,6 +59,11 @@ class GangReader:
         if not links or not run:
             return []
         since_s = _since_s(_admitted_at(workload))
+        # With several Workloads of gangs it is not known to which one a pod belonged.
+        done: dict[str, int] = {}
+        if len(links) == 1:
+            reclaimable = {one.name: one.count for one in workload.status.reclaimable_pods}
+            done = sum_of_done_pods(await self._done_pods(workload), reclaimable)
         views = []
         for link in sorted(links):
             spec = started.spec if started is not None and started.workload == link else None
@@ -68,7 +75,9 @@ class GangReader:
             else:
                 # Without it, pods that are still gated stay gated; the others have their run.
                 spec = None if found is None else spec or found.canonical
-            views += gang_views(link, spec, pods, run=run, since_s=since_s, top=self._top)
+            views += gang_views(
+                link, spec, pods, run=run, since_s=since_s, top=self._top, done=done
+            )
         return views
 
     async def _of_children(
@@ -78,24 +87,13 @@ class GangReader:
         owner = owner_of(workload)
         if owner is None or not run:
             return []
-        kind, (namespace, _, name) = owner[0], owner[1].partition("/")
-        try:
-            jobs = await list_decoded(
-                self._client,
-                JOBS,
-                JOB.decode,
-                namespace=namespace,
-                params={"labelSelector": f"{kind.child_job_label}={name}"},
-            )
-        except ForbiddenError:
-            return []
+        kind, namespace = owner[0], workload.metadata.namespace
+        jobs = await self._child_jobs(workload)
         since_admission = _since_s(_admitted_at(workload))
         views = []
-        for job in sorted(jobs, key=lambda one: one.metadata.name):
-            controller = job.metadata.controller
+        for job in jobs:
             spec = started.children.get(kind.podset_of_child(job))
-            is_own = controller is not None and controller.uid == workload.owner_uid
-            if spec is None or not is_own or is_over(job):
+            if spec is None or is_over(job):
                 continue
             meta, since_s, absent = job.metadata, _since_s(started_at(job)), ""
             if since_s is None:
@@ -109,6 +107,38 @@ class GangReader:
                 link, spec, pods, run=run, since_s=since_s, top=self._top, absent=absent
             )
         return views
+
+    async def _done_pods(self, workload: Workload) -> DonePods:
+        """What the Workload says about child Jobs that exist."""
+        done = decode_done_pods(workload.metadata.annotations)
+        if not done:
+            return {}
+        uids = {job.metadata.uid for job in await self._child_jobs(workload)}
+        return of_children(done, uids)
+
+    async def _child_jobs(self, workload: Workload) -> list[Job]:
+        """The child Jobs of its owner, by their names; none if they may not be read."""
+        owner = owner_of(workload)
+        if owner is None:
+            return []
+        kind, (namespace, _, name) = owner[0], owner[1].partition("/")
+        try:
+            jobs = await list_decoded(
+                self._client,
+                JOBS,
+                JOB.decode,
+                namespace=namespace,
+                params={"labelSelector": f"{kind.child_job_label}={name}"},
+            )
+        except ForbiddenError:
+            return []
+        own = [
+            job
+            for job in jobs
+            if job.metadata.controller is not None
+            and job.metadata.controller.uid == workload.owner_uid
+        ]
+        return sorted(own, key=lambda one: one.metadata.name)
 
     async def read(self, namespace: str, name: str) -> GangWorkload | None:
         """A Workload of gangs; None if there is none."""

@@ -24,7 +24,7 @@ from rackgate_assigner.explain.explanation import RemedyKind
 from rackgate_assigner.jobs.patches import workload_body
 from rackgate_assigner.jobs.state import Priority, is_managed, resolve_priority
 from rackgate_cli.errors import UsageError
-from rackgate_cli.explain.reading import ClusterReading
+from rackgate_cli.explain.cluster_reading import ClusterReading
 from rackgate_cli.plain_yaml import read_plain_yaml
 from rackgate_webhook.admission.gangs import GangRules
 from rackgate_webhook.admission.mutate import mutate
@@ -95,23 +95,32 @@ def load(path: str, name: str | None) -> Document:
     Raises:
         UsageError: the file cannot be read, has no job or Workload, or has several.
     """
-    documents = _documents(path)
-    found = [doc for doc in documents if _kind(doc)]
+    return select_document(read_plain_yaml(path, MAX_BYTES, aliases=True), path, name)
+
+
+def select_document(found: Sequence[Any], path: str, name: str | None = None) -> Document:
+    """The job or Workload among the documents of a file.
+
+    Raises:
+        UsageError: there is none, or there are several.
+    """
+    documents = _documents(found)
+    jobs = [doc for doc in documents if _kind(doc)]
     if name is not None:
-        found = [doc for doc in found if _name(doc) == name.rpartition("/")[2]]
-    if not found:
+        jobs = [doc for doc in jobs if _name(doc) == name.rpartition("/")[2]]
+    if not jobs:
         which = f' named "{name}"' if name is not None else ""
         others = dict.fromkeys(f"{doc.get('apiVersion')} {doc.get('kind')}" for doc in documents)
         instead = (
             f"; it contains {', '.join(list(others)[:5])}"[:200] if others and not which else ""
         )
         raise UsageError(f'"{path}" contains no {", ".join(KINDS)} or Workload{which}{instead}')
-    if len(found) > 1:
-        names = ", ".join(_name(doc) or "?" for doc in found[:10])
+    if len(jobs) > 1:
+        names = ", ".join(_name(doc) or "?" for doc in jobs[:10])
         raise UsageError(
-            f'"{path}" contains {len(found)} jobs and Workloads; add the name of one: {names}'
+            f'"{path}" contains {len(jobs)} jobs and Workloads; add the name of one: {names}'
         )
-    return _as_json(found[0], path)
+    return _as_json(jobs[0], path)
 
 
 def _as_json(document: Document, path: str) -> Document:
@@ -124,9 +133,9 @@ def _as_json(document: Document, path: str) -> Document:
     return found
 
 
-def _documents(path: str) -> list[Document]:
+def _documents(found: Sequence[Any]) -> list[Document]:
     flat: list[Document] = []
-    for document in read_plain_yaml(path, MAX_BYTES, aliases=True):
+    for document in found:
         listed = document.get("items") if isinstance(document, dict) else None
         several = listed if isinstance(listed, list) else [document]
         flat += [one for one in several if isinstance(one, dict)]

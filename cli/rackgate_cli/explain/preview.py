@@ -10,8 +10,8 @@ from rackgate.jobframework.generic_job import GenericJob
 from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.explain.explanation import Explanation, FieldProblem, Remedy, When
 from rackgate_assigner.workload.info import workload_info
+from rackgate_cli.explain.cluster_reading import ClusterReading
 from rackgate_cli.explain.manifest import WORKLOAD, SubmissionPreview
-from rackgate_cli.explain.reading import ClusterReading
 
 
 def explain_preview(
@@ -41,6 +41,7 @@ def explain_preview(
             ),
             warnings=warnings,
         )
+    warnings = (*warnings, *found.without_effect(manifest.workload))
     row = found.cache.pod_defaults.with_pod_defaults(
         workload_info(manifest.workload, None, excluded)
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rackgate.api import names
@@ -16,10 +15,11 @@ from rackgate.runtime.tasks import spawn
 from rackgate.wire import core, kueue
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.watches import BOUND, decode_pod, decode_workload, decoder
+from rackgate_cli.cluster.lists import Decode, Progress, list_decoded
+from rackgate_cli.cluster.managed import selectors
+from rackgate_cli.cluster.roles import BATCH_USER, VIEWER, ask_for
 from rackgate_cli.errors import CommandError, first_error
-from rackgate_cli.lists import Decode, Progress, list_decoded
-from rackgate_cli.managed import Selectors, selectors
-from rackgate_cli.roles import BATCH_USER, VIEWER
+from rackgate_cli.explain.cluster_reading import ClusterReading
 
 # A user who may not list these still gets an explanation.
 OPTIONAL: Final = (
@@ -32,31 +32,6 @@ OPTIONAL: Final = (
 )
 
 
-@dataclass(slots=True)
-class ClusterReading:
-    """What was read.
-
-    Attributes:
-        cache: of the assigner, filled.
-        workloads: by `namespace/name`, with all conditions.
-        workload_classes: WorkloadPriorityClasses by name.
-        classes: PriorityClasses by name.
-        selectors: in which namespaces jobs are managed, by plural of their kind.
-        warnings: what could not be read.
-        unlisted: kinds of which not all objects could be read.
-        one_namespace: nothing else was read.
-    """
-
-    cache: Cache
-    workloads: dict[str, kueue.Workload] = field(default_factory=dict)
-    workload_classes: dict[str, kueue.WorkloadPriorityClass] = field(default_factory=dict)
-    classes: dict[str, core.PriorityClass] = field(default_factory=dict)
-    selectors: Selectors = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    unlisted: set[str] = field(default_factory=set)
-    one_namespace: bool = False
-
-
 class MissingRightsError(CommandError):
     """The user may not list everything that an explanation needs.
 
@@ -67,9 +42,8 @@ class MissingRightsError(CommandError):
 
     def __init__(self, plurals: Sequence[str]) -> None:
         self.plurals = tuple(plurals)
-        self.rights = (
-            f"you may not list {_enumeration(plurals)} of the whole cluster; ask an administrator "
-            f'to bind the ClusterRole "{VIEWER}" to you with a ClusterRoleBinding'
+        self.rights = f"you may not list {_enumeration(plurals)} of the whole cluster; " + ask_for(
+            VIEWER, "with a ClusterRoleBinding"
         )
         super().__init__(f"an explanation needs more rights: {self.rights}")
 
@@ -111,6 +85,10 @@ def _cache_setters(found: ClusterReading) -> dict[kinds.Resource, _CacheSetter]:
         found.workloads[item.metadata.key] = item
         cache.set_workload(item)
 
+    def cluster_queue(item: kueue.ClusterQueue) -> None:
+        found.cluster_queues[item.metadata.name] = item
+        cache.set_cluster_queue(item)
+
     def workload_class(item: kueue.WorkloadPriorityClass) -> None:
         found.workload_classes[item.metadata.name] = item
         cache.set_workload_priority_class(item)
@@ -132,7 +110,7 @@ def _cache_setters(found: ClusterReading) -> dict[kinds.Resource, _CacheSetter]:
         ),
         kinds.PRIORITY_CLASSES: (decoder(core.PriorityClass), priority_class, None),
         kinds.ADMISSION_CHECKS: (decoder(kueue.AdmissionCheck), cache.set_admission_check, None),
-        kinds.CLUSTER_QUEUES: (decoder(kueue.ClusterQueue), cache.set_cluster_queue, None),
+        kinds.CLUSTER_QUEUES: (decoder(kueue.ClusterQueue), cluster_queue, None),
         kinds.LOCAL_QUEUES: (decoder(kueue.LocalQueue), cache.set_local_queue, None),
         kinds.PODS: (decode_pod, cache.set_pod, BOUND),
         kinds.WORKLOADS: (decode_workload, workload, None),
@@ -223,9 +201,8 @@ async def read_namespace(client: Client, cache: Cache, namespace: str) -> Cluste
                 add(item)
     if forbidden:
         raise CommandError(
-            f'you may not list {_enumeration(forbidden)} of namespace "{namespace}"; ask an '
-            f'administrator to bind the ClusterRole "{BATCH_USER}" to you there, or "{VIEWER}" '
-            "in the whole cluster"
+            f'you may not list {_enumeration(forbidden)} of namespace "{namespace}"; '
+            + ask_for(BATCH_USER, f'there, or "{VIEWER}" in the whole cluster')
         )
     return found
 

@@ -188,8 +188,8 @@ def run(arguments: argparse.Namespace) -> int:
         UsageError: the command line is wrong.
     """
     from rackgate.kube.errors import KubeError
+    from rackgate_cli.cluster.target import target_of
     from rackgate_cli.get import kinds
-    from rackgate_cli.target import target_of
 
     shown, arguments.names = kinds.parse(arguments.kind, arguments.names)
     _check_flags(arguments, shown.report)

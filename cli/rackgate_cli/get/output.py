@@ -33,7 +33,7 @@ def print_report(report: Report, output: str | None, *, all_namespaces: bool, no
     if output == "json":
         show_json(msgspec.to_builtins(report))
     elif output == "yaml":
-        show_yaml(msgspec.to_builtins(report))
+        _show_yaml(report)
     elif output == "name":
         sys.stdout.write("".join(f"{name_of(row)}\n" for row in report.items))
     else:
@@ -52,7 +52,10 @@ def print_changes(
     gone = [row for row in before.items if _key(row) not in kept]
     if output in ("json", "yaml"):
         for row in items:
-            (show_json if output == "json" else show_yaml)(msgspec.to_builtins(row))
+            if output == "json":
+                show_json(msgspec.to_builtins(row))
+            else:
+                _show_yaml(row)
         return
     if output == "name":
         sys.stdout.write("".join(f"{name_of(row)}\n" for row in items))
@@ -81,11 +84,10 @@ def _print_notes(report: Report) -> None:
         print(f"note: {clean(note)}", file=sys.stderr)
 
 
-def show_yaml(value: Any) -> None:
-    """Print a YAML document; characters outside ASCII are escaped."""
-    import yaml
+def _show_yaml(value: Report | Row) -> None:
+    from rackgate_cli.plain_yaml import show_yaml  # loads yaml, which others do without
 
-    sys.stdout.write(yaml.safe_dump(value, sort_keys=False, explicit_start=True))
+    show_yaml(msgspec.to_builtins(value))
 
 
 def name_of(row: Row) -> str:

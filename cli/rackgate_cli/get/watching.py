@@ -48,8 +48,9 @@ async def call_on_changes(
             try:
                 # Without a version it begins with what is stored: nothing is missed.
                 async with aclosing(client.watch_batches(path)) as batches:
-                    async for _ in batches:
-                        changed.set()
+                    async for lines in batches:
+                        if lines:
+                            changed.set()
             except (TransportError, GoneError):
                 changed.set()
             await asyncio.sleep(PAUSE_S)

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from rackgate_cli.errors import CommandError, UsageError
-from rackgate_cli.verbs import add_target, add_verb
+from rackgate_cli.verbs import add_json, add_target, add_verb
 
 if TYPE_CHECKING:
     from rackgate_cli.verbs import Subparsers
@@ -45,9 +45,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "-n", "--namespace", help="check only this one; rules that need all namespaces are skipped"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON; with --watch one line per event"
-    )
+    add_json(parser, "print JSON; with --watch one line per event")
     parser.add_argument("--rules", action="store_true", help="list the rules and exit")
     parser.add_argument(
         "--watch", action="store_true", help="check continuously, until interrupted"

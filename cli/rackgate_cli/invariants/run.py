@@ -17,6 +17,9 @@ import structlog
 
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
+from rackgate_cli.cluster.lists import Progress
+from rackgate_cli.cluster.managed import unmanaged
+from rackgate_cli.cluster.target import target_of
 from rackgate_cli.errors import CommandError, first_error
 from rackgate_cli.invariants import view
 from rackgate_cli.invariants.follow import ClusterFollower, FollowCallbacks
@@ -26,10 +29,7 @@ from rackgate_cli.invariants.probe import (
     unreadable_collections,
 )
 from rackgate_cli.invariants.probe import warning as clock_warning
-from rackgate_cli.lists import Progress
-from rackgate_cli.managed import unmanaged
 from rackgate_cli.tables import clean, show, show_json
-from rackgate_cli.target import target_of
 from rackgate_invariants.cluster import Cluster
 from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.judge import judge, skipped_rules

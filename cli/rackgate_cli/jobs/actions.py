@@ -20,18 +20,21 @@ from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import (
     ConflictError,
     ForbiddenError,
+    KubeError,
     NotFoundError,
+    ServerError,
+    TransportError,
     UnprocessableError,
 )
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.jobs.state import is_managed
 from rackgate_assigner.watches import decode_workload
-from rackgate_cli import rights
+from rackgate_cli.cluster import rights
+from rackgate_cli.cluster.lists import list_decoded
+from rackgate_cli.cluster.rights import Right
 from rackgate_cli.errors import CommandError
 from rackgate_cli.explain.manifest import why_job_not_managed
 from rackgate_cli.jobs.names import JobName, choose, name_of
-from rackgate_cli.lists import list_decoded
-from rackgate_cli.rights import Right
 from rackgate_cli.spellings import WORKLOAD
 from rackgate_cli.verbs import did_you_mean
 
@@ -136,8 +139,14 @@ class JobActions:
         held = False
         try:
             for one in found:
-                await self._patch(one, active=False)
-                held = True
+                before, held = held, True  # it may be, also if the answer does not arrive
+                try:
+                    await self._patch(one, active=False)
+                except (ServerError, TransportError):
+                    raise
+                except (KubeError, CommandError):  # rejected
+                    held = before
+                    raise
             async with asyncio.timeout(timeout_s):
                 await self._released({one.metadata.uid for one in found})
             for one in found:
@@ -150,7 +159,7 @@ class JobActions:
             ) from None
         except BaseException:
             if held:
-                self._say(f"{name} is held now: rackgate resume {name} queues it again")
+                self._say(f"{name} may be held now: rackgate resume {name} queues it again")
             raise
         self._say(f"{name} requeued")
 

@@ -191,7 +191,7 @@ def _run(
     arguments: argparse.Namespace, act: Callable[[Any, str], Coroutine[Any, Any, None]]
 ) -> None:
     from rackgate.kube.errors import KubeError
-    from rackgate_cli.target import target_of
+    from rackgate_cli.cluster.target import target_of
 
     target = target_of(arguments, "jobs")
 

@@ -11,7 +11,8 @@ from typing import Final
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
-from rackgate.jobframework.managed import podset_of_pod
+from rackgate.jobframework.managed import is_pod_of, podset_of_pod
+from rackgate.jobframework.ranks import rank_of
 from rackgate.jobframework.registry import KINDS
 from rackgate.kube.client import Client
 from rackgate.kube.errors import BadRequestError, ForbiddenError, KubeError
@@ -19,12 +20,11 @@ from rackgate.runtime.tasks import spawn
 from rackgate.wire.core import Pod
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.watches import decoder
+from rackgate_cli.cluster.lists import list_decoded
+from rackgate_cli.cluster.rights import Right
 from rackgate_cli.errors import CommandError, first_error
 from rackgate_cli.jobs.actions import JobActions
 from rackgate_cli.jobs.names import JobName, choose, name_of
-from rackgate_cli.jobs.ranks import rank_of
-from rackgate_cli.lists import list_decoded
-from rackgate_cli.rights import Right
 
 # Logs that are followed at once.
 MAX_STREAMS: Final = 64
@@ -95,10 +95,18 @@ def sources(
     several = len({name for _, name in podsets}) > 1
     owners = {one.metadata.name: _pod_owner(one) for one in workloads}
     for pod in pods:
-        claim = podset_of_pod(pod.metadata.annotations, pod.metadata.labels)
+        meta = pod.metadata
+        claim = podset_of_pod(meta.annotations, meta.labels)
+        if claim is not None and claim not in podsets:
+            named = (
+                one.metadata.name
+                for one in workloads
+                if is_pod_of(meta.annotations, one.metadata.name, one.metadata.annotations)
+            )
+            claim = (next(named, ""), claim[1])
         if claim not in podsets or claim is None:
             continue
-        owner, controller = owners[claim[0]], pod.metadata.controller
+        owner, controller = owners[claim[0]], meta.controller
         # An annotation is a claim. Where the job itself controls its pods, it is checked.
         if owner and (controller is None or controller.uid != owner):
             continue

@@ -8,13 +8,17 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from rackgate_cli.errors import CommandError, UsageError
-from rackgate_cli.verbs import add_target, add_verb
+from rackgate_cli.verbs import add_output, add_target, add_verb
 
 if TYPE_CHECKING:
     from rackgate_cli.migrate.report import Report
     from rackgate_cli.verbs import Subparsers
 
 BLOCKED: Final = 3
+NOT_VALIDATED: Final = (
+    "objects of the cluster are not validated, because Kueue would answer a dry run. Check the "
+    "manifests that you apply after the switch with -f"
+)
 _EXIT_CODES: Final = {
     0: "nothing blocks the switch",
     1: "the cluster cannot be read",
@@ -44,8 +48,9 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Lists every queue, flavor, Cohort, Topology, AdmissionCheck, priority class, "
         "Workload and job of Kueue, and every key of its configuration, as: same, better, differs "
         "or not yet, with the reason and what to do. It blocks if jobs would wait forever or run "
-        "without quota, or if an object would be rejected, by the rules of the webhook or for a "
-        "type or value that the CRDs do not allow. Only reads.",
+        "without quota, or if an object of a file would be rejected, by the rules of the webhook "
+        "or for a type or value that the CRDs do not allow. Objects of a cluster, and other rules "
+        "of the API server, are not validated. Only reads.",
         examples=(
             "rackgate migrate check",
             "rackgate migrate check -f manifests/ -f kueue-config.yaml",
@@ -56,7 +61,7 @@ def add_parser(subparsers: Subparsers) -> None:
         note="--schema describes the JSON. Its apiVersion changes when a field changes meaning.",
     )
     check.add_argument("--all", action="store_true", help="list what works the same, too")
-    check.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
+    add_output(check, "table")
     check.add_argument("--schema", action="store_true", help="print the JSON schema of -o json")
     _add_source(check)
     plan = add_verb(
@@ -75,7 +80,7 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="wait until all jobs have ended, instead of taking them over",
     )
-    plan.add_argument("-o", "--output", choices=("text", "json", "yaml"), default="text")
+    add_output(plan, "text")
     _add_source(plan)
 
 
@@ -140,13 +145,13 @@ def _printed(found: Any, output: str) -> bool:
     """Print JSON or YAML if it is wanted."""
     import msgspec
 
-    from rackgate_cli.plain_yaml import dump_documents
+    from rackgate_cli.plain_yaml import show_yaml
     from rackgate_cli.tables import show_json
 
     if output == "json":
         show_json(msgspec.to_builtins(found))
     elif output == "yaml":
-        sys.stdout.write(dump_documents([msgspec.to_builtins(found)]))
+        show_yaml(msgspec.to_builtins(found))
     else:
         return False
     return True
@@ -182,14 +187,15 @@ def _report(arguments: argparse.Namespace) -> Report:
         raise UsageError(
             "the files have no object of Kueue, no job with a queue label and no Configuration"
         )
-    return report_of(items, "cluster" if stored else "files", found.notes)
+    notes = [*found.notes, NOT_VALIDATED] if stored else found.notes
+    return report_of(items, "cluster" if stored else "files", notes)
 
 
 async def _read(arguments: argparse.Namespace) -> Any:
     from rackgate.kube.errors import KubeError
+    from rackgate_cli.cluster.target import NoClusterError, target_of
     from rackgate_cli.errors import first_error
     from rackgate_cli.migrate.reading import read_cluster
-    from rackgate_cli.target import NoClusterError, target_of
 
     try:
         target = target_of(arguments, "migrate")

@@ -395,6 +395,15 @@ KEYS: Final[tuple[tuple[str, Row], ...]] = (
         "template, pod (label)",
         Row(f"{K}/tas", REJECTED, "Rackgate writes it, as Kueue did until 0.14"),
     ),
+    (
+        "Workload, pod (annotation)",
+        Row(
+            f"{K}/workload-slice-name",
+            SAME,
+            "Of what Kueue wrote: its pods belong to the Workload of the job. Rackgate does not"
+            " write it",
+        ),
+    ),
     ("Workload (label)", Row(f"{K}/job-uid", SAME)),
     ("Workload, queue, flavor, Topology (finalizer)", Row(f"{K}/resource-in-use", SAME)),
     *(
@@ -431,7 +440,6 @@ KEYS: Final[tuple[tuple[str, Row], ...]] = (
             ("job (annotation)", "raycluster-podset-replica-sizes"),
             ("pod (annotation)", "role-hash"),
             ("Job (annotation)", "stopping"),
-            ("Workload, pod (annotation)", "workload-slice-name"),
         )
     ),
 )

@@ -134,17 +134,19 @@ def _blocking(items: Sequence[Item]) -> Iterator[Step]:
     )
 
 
-def _saved(kinds: str, file: str) -> str:
-    """Only Kueue's, without what the API server sets: `kubectl apply` creates them again."""
-    chosen = (
-        '.metadata.name | test("^kueue-")'
-        if file == "webhooks"
-        else f'.spec.group == "{names.VISIBILITY_GROUP}"'
-    )
+_WEBHOOKS: Final = (
+    "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations -o name"
+    " | grep '/kueue-'"
+)
+_API_SERVICES: Final = "kubectl get apiservices -o name | grep 'visibility\\.kueue\\.x-k8s\\.io$'"
+
+
+def _saved(listed: str, file: str) -> str:
+    """Without what the API server sets: `kubectl apply` creates them again."""
+    set_by_server = "creationTimestamp|generation|resourceVersion|uid"
     return (
-        f"kubectl get {kinds} -o json | jq '.items |= [.[] | select({chosen}) | del(.status,"
-        " .metadata.resourceVersion, .metadata.uid, .metadata.creationTimestamp,"
-        f" .metadata.generation, .metadata.managedFields)]' > {file}.yaml"
+        f"{listed} | xargs -r kubectl get -o yaml"
+        f" | sed -E '/^ {{2,4}}({set_by_server}): /d' > {file}.yaml"
     )
 
 
@@ -155,11 +157,11 @@ def _back_up(space: str) -> Step:
         "The files are needed to go back.",
         (
             f"kubectl get {listed} -A -o yaml > kueue-objects.yaml",
-            _saved("validatingwebhookconfigurations,mutatingwebhookconfigurations", "webhooks"),
-            _saved("apiservices", "apiservices"),
+            _saved(_WEBHOOKS, "webhooks"),
+            _saved(_API_SERVICES, "apiservices"),
             f"kubectl get configmap -n {space} kueue-manager-config -o yaml > kueue-config.yaml",
         ),
-        "the four files are not empty",
+        "the files are not empty; apiservices.yaml is, if Kueue has no APIServices",
         "delete the files",
     )
 
@@ -168,7 +170,8 @@ def _store() -> Step:
     return Step(
         "Store all objects as v1beta2",
         "While Kueue still converts them, write each object once, and tell the API server that no"
-        " older version is stored.",
+        " older version is stored. Kueue before 0.16 stores v1beta1: then do this after Rackgate"
+        " is installed. A conflict means that Kueue has written the object in the new version.",
         (
             f'kinds="{_PLURALS}"',
             "for kind in $kinds; do",
@@ -228,17 +231,16 @@ def _stop(space: str) -> Step:
         "Stop Kueue, and keep its CRDs",
         "Running pods continue. Until Rackgate runs, no job starts, and with Kueue's webhooks gone"
         " a job that is created is not suspended: tell your users, or do this in a quiet hour."
+        " If a tool such as Argo CD or Flux installed Kueue, suspend its synchronization before."
         " Do not delete the CRDs: all queues and Workloads would go with them.",
         (
             f"kubectl -n {space} scale deployment kueue-controller-manager --replicas=0",
             f"kubectl -n {space} wait pod -l control-plane=controller-manager --for=delete"
             " --timeout=120s",
-            "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations -o name"
-            " | grep '/kueue-' | xargs -r kubectl delete",
+            f"{_WEBHOOKS} | xargs -r kubectl delete",
             "kubectl annotate crd clusterqueues.kueue.x-k8s.io localqueues.kueue.x-k8s.io"
             " workloads.kueue.x-k8s.io cert-manager.io/inject-ca-from-",
-            "kubectl get apiservices -o name | grep 'visibility\\.kueue\\.x-k8s\\.io$'"
-            " | xargs -r kubectl delete",
+            f"{_API_SERVICES} | xargs -r kubectl delete",
         ),
         "the pods of running jobs are the same as before; kubectl delete namespace works for an"
         " empty namespace",

@@ -15,11 +15,11 @@ from rackgate.jobframework.registry import KINDS, LINKED_KINDS
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate.runtime.tasks import spawn
+from rackgate_cli.cluster.lists import list_objects
+from rackgate_cli.cluster.roles import OPERATOR, ask_for
 from rackgate_cli.errors import CommandError, UsageError
-from rackgate_cli.lists import list_objects
 from rackgate_cli.migrate.judging import CONFIGURATION, CONFIGURATION_GROUP
 from rackgate_cli.plain_yaml import decode_plain_yaml, read_plain_yaml
-from rackgate_cli.roles import OPERATOR
 
 Object = dict[str, Any]
 
@@ -96,10 +96,10 @@ async def read_cluster(client: Client, namespace: str) -> Found:
     if forbidden:
         order = [kind.full_name for kind, _ in wanted]
         missing = sorted(forbidden, key=order.index)
+        who = ask_for(OPERATOR, "with a ClusterRoleBinding")
         raise CommandError(
-            f"you may not list {', '.join(missing)} of the whole cluster; ask an administrator "
-            f'to bind the ClusterRole "{OPERATOR}" to you with a ClusterRoleBinding. '
-            f"In a cluster without Rackgate, {_ROLES} creates the role"
+            f"you may not list {', '.join(missing)} of the whole cluster; {who}. In a cluster "
+            f"without Rackgate, {_ROLES} creates the role"
         )
     listed = {kind: task.result() for (kind, _), task in zip(wanted, tasks, strict=True)}
     if listed[kinds.CLUSTER_QUEUES] is None:

@@ -150,8 +150,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _namespace(arguments: argparse.Namespace, inputs: Inputs) -> str | None:
     """The namespace of the workflow's pods; None if nothing names it."""
+    from rackgate_cli.cluster.target import target_of
     from rackgate_cli.osmo.inputs import namespace_of
-    from rackgate_cli.target import target_of
 
     found = namespace_of(arguments.namespace, inputs.namespace)
     if found is None and arguments.nodes is None:

@@ -15,12 +15,12 @@ from rackgate.api import resources as kinds
 from rackgate.api.meta import SUBDOMAIN
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
+from rackgate_cli.cluster.lists import list_objects
+from rackgate_cli.cluster.target import target_of
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.input_files import STDIN
-from rackgate_cli.lists import list_objects
 from rackgate_cli.plain_yaml import read_plain_yaml
 from rackgate_cli.tables import clean
-from rackgate_cli.target import target_of
 from rackgate_osmo import (
     Built,
     KaiVersion,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rackgate_cli.osmo.arguments import new_verb
-from rackgate_cli.verbs import add_target
+from rackgate_cli.verbs import add_output, add_target
 
 if TYPE_CHECKING:
     from rackgate_cli.verbs import Subparsers
@@ -38,17 +37,7 @@ def add_verbs(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--pool-file", metavar="FILE", help="read pools from this file; - for standard input"
     )
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument(
-        "-o",
-        "--output",
-        choices=("table", "json", "yaml"),
-        default="table",
-        help="default %(default)s",
-    )
-    output.add_argument(
-        "--json", action="store_const", const="json", dest="output", help="as -o json"
-    )
+    add_output(parser, "table")
     add_target(parser)
 
 
@@ -65,9 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output == "table":
         _show(pools, alone=arguments.pool is not None)
     elif arguments.output == "yaml":
-        from rackgate_cli.plain_yaml import dump_documents
+        from rackgate_cli.plain_yaml import show_yaml
 
-        sys.stdout.write(dump_documents([{"pools": documents}]))
+        show_yaml({"pools": documents})
     else:
         from rackgate_cli.tables import show_json
 

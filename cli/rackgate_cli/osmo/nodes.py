@@ -18,10 +18,10 @@ from rackgate.wire import core
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.watches import BOUND, decoder
 from rackgate_assigner.workload.info import node_info, pod_info
+from rackgate_cli.cluster.lists import Progress, list_decoded
+from rackgate_cli.cluster.target import ClusterTarget, target_of
 from rackgate_cli.errors import CommandError, UsageError
-from rackgate_cli.lists import Progress, list_decoded
 from rackgate_cli.osmo.inputs import read_documents
-from rackgate_cli.target import ClusterTarget, target_of
 from rackgate_osmo import Pool
 from rackgate_osmo.explain.room import BoundPod, Nodes
 from rackgate_osmo.model.workflow import POD_GROUP_ANNOTATION

@@ -29,7 +29,7 @@ from rackgate_cli.controlplane.state import LEASE_DURATION_S, StateFolder
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.locations import cache_dir, deploy_dir, state_dir
 from rackgate_cli.playground import playground
-from rackgate_cli.verbs import add_verb, whole_number
+from rackgate_cli.verbs import add_json, add_verb, whole_number
 
 if TYPE_CHECKING:
     from rackgate_cli.verbs import Subparsers
@@ -70,7 +70,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "rackgate status",
         "rackgate status --json",
     )
-    status.add_argument("--json", action="store_true", help="print JSON")
+    add_json(status)
     _add_replica_verbs(subparsers)
     _add_inspection_verbs(subparsers)
 

@@ -6,12 +6,14 @@ Other verbs, tests and benches get a cluster by `up` and `open_client`.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rackgate_cli.controlplane import processes
+from rackgate_cli.controlplane import ports, processes
 from rackgate_cli.controlplane.binaries.find import DownloadSource, download_source, find_binaries
 from rackgate_cli.controlplane.binaries.versions import (
     COMPONENTS,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from rackgate.kube.client import Client
 
 DEFAULT_NODES: Final = 64
+# Its process, its port and its verb.
+CONSOLE: Final = "console"
 _NOT_RUNNING: Final = 'the control plane is not running; run "rackgate up"'
 
 
@@ -273,7 +277,36 @@ def component_names(playground: Playground) -> list[str]:
         for service in SERVICES
         for name in replica_names(service, playground.replicas.get(service, 0))
     ]
-    return [*COMPONENTS, *playground.operators, *replicas]
+    console = [CONSOLE] if CONSOLE in playground.processes else []
+    return [*COMPONENTS, *playground.operators, *replicas, *console]
+
+
+def start_console(state: str | Path | None = None) -> str:
+    """Start the console of a playground again; it runs until the playground is removed.
+
+    Returns:
+        A link to it, valid once and for ten minutes.
+
+    Raises:
+        CommandError: there is no playground in that folder, or the console did not become ready.
+    """
+    folder = _folder(state)
+    with folder.exclusive():
+        playground = require(folder)
+        cluster = _cluster(folder, playground, Progress(quiet=True))
+        cluster.end([CONSOLE])
+        log = folder.logs / f"{CONSOLE}.log"
+        log.unlink(missing_ok=True)
+        with ports.reserved({CONSOLE: playground.ports.get(CONSOLE)}) as chosen:
+            playground.ports.update(chosen)
+            folder.save(playground)
+            port = playground.ports[CONSOLE]
+            command = [sys.executable, "-m", "rackgate_cli", CONSOLE, "--state", str(folder.path)]
+            command += ["--no-browser", "--port", str(port)]
+            url = f"http://{ports.LOOPBACK}:{port}/"
+            cluster.start_processes({CONSOLE: (command, url)}, {**os.environ})
+    lines = log.read_text().splitlines()
+    return next(line for line in lines if line.startswith(url))
 
 
 def status(state: str | Path | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from rackgate_cli.errors import CommandError
-from rackgate_cli.verbs import add_target, add_verb
+from rackgate_cli.verbs import add_json, add_target, add_verb
 
 if TYPE_CHECKING:
     from rackgate.kube.client import Client
@@ -41,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> None:
         },
     )
     add_installation(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def add_installation(parser: argparse.ArgumentParser) -> None:
@@ -77,8 +77,8 @@ def format_findings(found: Iterable[Finding], namespace: str) -> list[str]:
 
 async def _check_cluster(arguments: argparse.Namespace, namespace: str) -> list[Finding]:
     from rackgate.kube.errors import KubeError
+    from rackgate_cli.cluster.target import target_of
     from rackgate_cli.preflight.findings import findings
-    from rackgate_cli.target import target_of
 
     target = target_of(arguments, "preflight")
     async with target.client() as client:
@@ -96,7 +96,7 @@ async def read(client: Client, namespace: str) -> ClusterSnapshot:
     """
     from rackgate.api import names
     from rackgate.api import resources as kinds
-    from rackgate_cli.lists import list_objects
+    from rackgate_cli.cluster.lists import list_objects
     from rackgate_cli.preflight.findings import KUEUE_LEASE, ClusterSnapshot
 
     crds = await list_objects(client, kinds.CRDS)

@@ -16,9 +16,11 @@ from rackgate.kube.errors import ForbiddenError, KubeError, NotFoundError
 from rackgate.wire.core import Meta, View
 from rackgate.wire.kueue import ClusterQueue, LocalQueue, Workload, WorkloadPriorityClass
 from rackgate_assigner.watches import decode_workload, decoder
-from rackgate_cli import rights
+from rackgate_cli.cluster import rights
+from rackgate_cli.cluster.lists import Decode, list_decoded
+from rackgate_cli.cluster.rights import Right
+from rackgate_cli.cluster.roles import VIEWER, ask_for
 from rackgate_cli.errors import CommandError
-from rackgate_cli.lists import Decode, list_decoded
 from rackgate_cli.queues.model import (
     Position,
     order_of,
@@ -26,8 +28,6 @@ from rackgate_cli.queues.model import (
     queues_with_pending,
     usage_ranks,
 )
-from rackgate_cli.rights import Right
-from rackgate_cli.roles import VIEWER
 
 _NEEDED: Final = (Right("list", kinds.LOCAL_QUEUES), Right("list", kinds.WORKLOADS))
 PAGE: Final = 4000
@@ -145,8 +145,8 @@ async def _list_required(
         if namespace is not None:
             raise await rights.explain(client, namespace, _NEEDED, error) from error
         raise CommandError(
-            f"{kind.full_name} cannot be listed: {error.message}; name a namespace with -n, or ask "
-            f'an administrator to bind the ClusterRole "{VIEWER}" to you'
+            f"{kind.full_name} cannot be listed: {error.message}; name a namespace with -n, or "
+            + ask_for(VIEWER, "with a ClusterRoleBinding")
         ) from error
 
 

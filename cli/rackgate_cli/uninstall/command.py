@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _run(arguments: argparse.Namespace) -> int:
     from rackgate.kube.errors import KubeError
-    from rackgate_cli.target import target_of
+    from rackgate_cli.cluster.target import target_of
     from rackgate_cli.uninstall.steps import Uninstaller
     from rackgate_cli.uninstall.view import outcome, plan
 

@@ -18,9 +18,9 @@ from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from rackgate.installation.marker import MARK
 from rackgate.installation.uninstall import FINALIZER
+from rackgate_cli.cluster.roles import is_for_people
 from rackgate_cli.errors import UsageError
 from rackgate_cli.preflight.findings import OLD_NAMES, OURS, PART_OF
-from rackgate_cli.roles import is_for_people
 from rackgate_ungater.shards.handover import MEMBERS_LEASE, SHARDS, lease_name
 
 Object = Mapping[str, Any]

@@ -19,8 +19,8 @@ from rackgate.kube.errors import ConflictError, NotFoundError, UnprocessableErro
 from rackgate.wire.core import Meta
 from rackgate_assigner.uninstall.controller import UninstallReport, remove_finalizers, uninstall_all
 from rackgate_assigner.uninstall.plan import RunningJobsPolicy
+from rackgate_cli.cluster.lists import list_objects
 from rackgate_cli.controlplane.binaries.versions import SERVICES
-from rackgate_cli.lists import list_objects
 from rackgate_cli.playground import playground as local_playground
 from rackgate_cli.preflight.findings import OURS, PART_OF
 from rackgate_cli.uninstall.scope import FOREIGN_KINDS, Scope, name_of, scope_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.wire.core import View
 from rackgate.wire.depth import tolerant
 from rackgate_invariants.rows import rows

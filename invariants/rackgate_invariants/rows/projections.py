@@ -158,7 +158,10 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
         owner_kind=POD_GROUP if plain else intern(owner.kind) if owner else "",
         owner_name=intern(owner.name) if owner else "",
         former_owner=intern(former_owner),
-        workload=intern(meta.annotations.get(names.WORKLOAD_ANNOTATION, "")),
+        workload=intern(
+            meta.annotations.get(names.WORKLOAD_ANNOTATION)
+            or meta.annotations.get(names.KUEUE_SLICE_CHAIN_ANNOTATION, "")
+        ),
         podset=intern(labels.get(names.PODSET_LABEL, "")),
         group=intern(group or labels.get(names.RAY_GROUP_LABEL, "").lower()),
         tas=names.TAS_LABEL in labels,

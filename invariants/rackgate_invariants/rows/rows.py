@@ -283,6 +283,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
         elastic: it may be resized while it runs.
         merged_slices: uid and PodSet of each slice that was merged into its admission.
         resized_at: when the state of a resize was last written, by the API server's clock.
+        done_pods: child Jobs had completed pods of its gangs before.
         run: id of the run that its admission starts, "" while it is not admitted.
     """
 
@@ -298,6 +299,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
     queue: str = ""
     active: bool = True
     deleting: bool = False
+    done_pods: bool = False
     finished: bool = False
     evicted: bool = False
     reserved: bool = False

@@ -78,6 +78,7 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
     requeue = status.requeue_state or kueue.RequeueState()
     return rows.WorkloadRow(
         namespace=intern(meta.namespace),
+        done_pods=names.GANG_DONE_PODS_ANNOTATION in meta.annotations,
         name=intern(meta.name),
         uid=meta.uid,
         version=meta.resource_version,

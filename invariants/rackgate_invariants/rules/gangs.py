@@ -227,7 +227,7 @@ def _in_part(
     first = _first(released)
     if not workload.may_ungate or len(released) >= gang.least or not gang.had_these_numbers(first):
         return
-    if workload.elastic or workload.unhealthy_hosts:
+    if workload.elastic or workload.unhealthy_hosts or workload.done_pods:
         return
     if any(podset.reclaimable for podset in workload.podsets):
         return

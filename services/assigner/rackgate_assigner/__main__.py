@@ -10,8 +10,8 @@ from rackgate.installation.marker import Installation
 from rackgate.installation.uninstall import Uninstall
 from rackgate.kube.config import connect
 from rackgate.kube.lease.holder import LeaseHolder
-from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import run_service, user_agent
+from rackgate.runtime.serving.health import HealthServer
 from rackgate.runtime.state_file import open_state
 from rackgate.runtime.tasks import cancel, first_of, spawn
 from rackgate_assigner.assigner import Assigner

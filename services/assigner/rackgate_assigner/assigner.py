@@ -39,8 +39,8 @@ from rackgate_assigner.cache.verification_controller import Verification
 from rackgate_assigner.explain.explanation import Explanation
 from rackgate_assigner.explain.workload import explain
 from rackgate_assigner.gangs.bound_pods import BoundPods, is_not_held
-from rackgate_assigner.gangs.phases import pod_phase
 from rackgate_assigner.gangs.pods_controller import GangPods
+from rackgate_assigner.gangs.status.phases import pod_phase
 from rackgate_assigner.jobs import executor as job_executor
 from rackgate_assigner.jobs.controller import JobController, Key
 from rackgate_assigner.jobs.pod_groups.index import PodGroups, key_of
@@ -60,7 +60,7 @@ from rackgate_assigner.settings import AssignerSettings, BudgetSettings
 from rackgate_assigner.unsupported_controller import UnsupportedFieldController
 from rackgate_assigner.visibility.controller import VisibilityController
 from rackgate_assigner.visibility.settings import VisibilitySettings
-from rackgate_assigner.watches import Object, PoolWatches, Watch, Watches
+from rackgate_assigner.watches import Object, PoolWatches, Watch, Watches, cache_updates
 from rackgate_assigner.workload.decisions import SecondPassDecision
 from rackgate_assigner.workload.unsupported import KnownTexts
 from rackgate_assigner.workload_slices.controller import SliceController
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from rackgate_assigner.gangs.instances import GangInstances
     from rackgate_assigner.gangs.linked_controller import LinkedController
     from rackgate_assigner.gangs.native import NativeUse
-    from rackgate_assigner.gangs.status_controller import GangStatusController
+    from rackgate_assigner.gangs.status.controller import GangStatusController
     from rackgate_assigner.osmo_pools.controller import PoolController
 
 V = TypeVar("V", bound=Object)
@@ -152,6 +152,8 @@ class Assigner:
             watches,
             self._report,
             features,
+            writer,
+            self.jobs.workloads_of,
             admission_fair_sharing=self.cache.usage_history is not None,
         )
         self.statuses = QueueStatusController(
@@ -364,8 +366,8 @@ class Assigner:
         watches, index = self.watches, self._gang_index
         if index is None or watches.gangs is None:
             return None
-        from rackgate_assigner.gangs.status_controller import GangStatusController
-        from rackgate_assigner.gangs.writer import GangWriter
+        from rackgate_assigner.gangs.status.controller import GangStatusController
+        from rackgate_assigner.gangs.status.writer import GangWriter
 
         return GangStatusController(
             index,
@@ -405,7 +407,7 @@ class Assigner:
         if index is None:
             return None
         from rackgate_assigner.gangs.controller import GangController
-        from rackgate_assigner.gangs.writer import GangWriter
+        from rackgate_assigner.gangs.status.writer import GangWriter
 
         return GangController(
             index,
@@ -421,7 +423,7 @@ class Assigner:
         if watches.gangs is None:
             return None
         from rackgate_assigner.gangs.linked_controller import LinkedController
-        from rackgate_assigner.gangs.writer import GangWriter
+        from rackgate_assigner.gangs.status.writer import GangWriter
 
         return LinkedController(
             {kind: watch.store for kind, watch in watches.linked.items()},
@@ -632,27 +634,8 @@ class Assigner:
         watches.workloads.add_listener(
             delete=lambda gone: self._unsupported_texts.forget(gone.metadata.key)
         )
-        self._connect_cache(watches.nodes, cache.set_node, cache.drop_node)
-        self._connect_cache(watches.pods, cache.set_pod, cache.drop_pod)
-        self._connect_cache(watches.namespaces, cache.set_namespace, cache.drop_namespace)
-        self._connect_cache(watches.limit_ranges, cache.set_limit_range, cache.drop_limit_range)
-        self._connect_cache(
-            watches.runtime_classes, cache.set_runtime_class, cache.drop_runtime_class
-        )
-        self._connect_cache(
-            watches.workload_classes,
-            cache.set_workload_priority_class,
-            cache.drop_workload_priority_class,
-        )
-        self._connect_cache(watches.checks, cache.set_admission_check, cache.drop_admission_check)
-        self._connect_cache(watches.topologies, cache.set_topology, cache.drop_topology)
-        self._connect_cache(watches.flavors, cache.set_flavor, cache.drop_flavor)
-        self._connect_cache(
-            watches.cluster_queues, cache.set_cluster_queue, cache.drop_cluster_queue
-        )
-        self._connect_cache(watches.cohorts, cache.set_cohort, cache.drop_cohort)
-        self._connect_cache(watches.local_queues, cache.set_local_queue, cache.drop_local_queue)
-        self._connect_cache(watches.workloads, cache.set_workload, cache.drop_workload)
+        for watch, upsert, delete in cache_updates(watches, cache):
+            self._connect_cache(watch, upsert, delete)
         failures = self.failures
         if self.usage is not None:
             watches.local_queues.add_listener(self.usage.on_local_queue_upsert)

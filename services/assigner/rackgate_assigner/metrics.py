@@ -96,7 +96,7 @@ READY_TO_EVICTED: Final = histogram(
 )
 CREATION_LATENCY: Final = histogram(
     "workload_creation_latency_seconds",
-    "From the creation of a job to that of its Workload.",
+    "From the creation of a job to that of its first Workload.",
     ("job_kind",),
     (*(0.01 * 2**n for n in range(11)),),
 )

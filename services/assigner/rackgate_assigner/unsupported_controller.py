@@ -1,14 +1,15 @@
 """Names what has no effect in objects that exist: an Event for each, and one log line for all.
 
 The webhook warns whoever writes such an object. This is for those that were written without it, for
-example while Kueue managed them.
+example while Kueue managed them. The condition UnsupportedFields of a Workload comes with its other
+conditions. It is updated here when its job or its ClusterQueue is edited, and no decision follows.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -24,11 +25,15 @@ from rackgate.api.unsupported import (
 from rackgate.features import Features
 from rackgate.jobframework.managed import is_child_of_job
 from rackgate.jobframework.registry import enabled_elastic_kinds
+from rackgate.runtime.tasks import spawn
 from rackgate.wire import kueue
 from rackgate_assigner.reporter import Reporter
+from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.watches import Object, Watch, Watches
+from rackgate_assigner.workqueue import WorkQueue
 
 _BATCH: Final = 500  # objects, before other tasks run
+_CONDITION: Final = WorkloadCondition.UNSUPPORTED_FIELDS
 _MAX_PATHS: Final = 20  # in the log line
 # Events about stored objects: so many at once, then one in each interval. Events of other
 # controllers must find room in the queue.
@@ -47,9 +52,24 @@ class UnsupportedFieldController:
         watches: Watches,
         report: Reporter,
         features: Features,
+        writer: WorkloadWriter,
+        workloads_of: Callable[[str], Iterable[str]],
         *,
         admission_fair_sharing: bool,
     ) -> None:
+        """Listen to all kinds.
+
+        Args:
+            watches: of the objects.
+            report: records Events.
+            features: feature gates.
+            writer: of the condition.
+            workloads_of: keys of the Workloads of a job, by its uid.
+            admission_fair_sharing: whether it is on.
+        """
+        self._writer, self._workloads_of = writer, workloads_of
+        self._workloads, self._local_queues = watches.workloads, watches.local_queues
+        self._queue: WorkQueue[str] = WorkQueue("unsupported", self._update, workers=1)
         self._report, self._admission_fair_sharing = report, admission_fair_sharing
         self._elastic_kinds = enabled_elastic_kinds(features)
         self._acting = False
@@ -67,10 +87,50 @@ class UnsupportedFieldController:
         """Name what was set before this replica acted, then what changes, until cancelled."""
         self._acting = True
         try:
-            await self._report_stored()
-            await asyncio.Event().wait()
+            async with asyncio.TaskGroup() as group:
+                spawn(group, self._queue.run(self._with_condition()), "unsupported-conditions")
+                await self._report_stored()
         finally:
             self._acting = False
+
+    def _with_condition(self) -> list[str]:
+        """Workloads whose condition may be of an edit that no replica saw."""
+        found = self._workloads.store.items()
+        return [key for key, one in found if one.condition(_CONDITION) is not None]
+
+    async def _update(self, key: str) -> None:
+        workload = self._workloads.store.get(key)
+        if (
+            workload is None
+            or workload.metadata.deletion_timestamp is not None
+            or workload.is_true(WorkloadCondition.FINISHED)
+            or not workload.status.conditions  # the first write has it too
+        ):
+            return
+        await self._writer.update_unsupported(workload)
+
+    def _concerned(self, before: Object, item: Object) -> Iterator[str]:
+        """Keys of the Workloads whose condition an edit may change."""
+        if isinstance(item, kueue.Workload):
+            yield item.metadata.key
+        elif isinstance(item, kueue.ClusterQueue) and isinstance(before, kueue.ClusterQueue):
+            if (
+                before.spec.concurrent_admission_policy is None
+                or item.spec.concurrent_admission_policy is None
+            ):
+                yield from self._workloads_in(item.metadata.name)
+        elif not isinstance(item, kueue.LocalQueue | kueue.AdmissionCheck):
+            yield from self._workloads_of(item.metadata.uid)
+
+    def _workloads_in(self, cluster_queue: str) -> Iterator[str]:
+        queues = {
+            key
+            for key, one in self._local_queues.store.items()
+            if one.spec.cluster_queue == cluster_queue
+        }
+        for key, workload in self._workloads.store.items():
+            if f"{workload.metadata.namespace}/{workload.spec.queue_name}" in queues:
+                yield key
 
     async def _report_stored(self) -> None:
         paths: Counter[str] = Counter()
@@ -93,8 +153,11 @@ class UnsupportedFieldController:
 
     def _listen(self, watch: Watch[Any]) -> None:
         def upserted(before: Object | None, item: Object) -> None:
-            if self._acting and (before is None or _was_edited(before, item)):
-                self._record(watch.resource, item)
+            if not self._acting or (before is not None and not _was_edited(before, item)):
+                return
+            self._record(watch.resource, item)
+            for key in () if before is None else self._concerned(before, item):
+                self._queue.add(key)
 
         watch.add_listener(upserted)
 

@@ -23,6 +23,7 @@ from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.informer import Informer
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import core, kueue, osmo
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.gangs.gang_workload import decode_gang_workload
 from rackgate_assigner.gangs.linked import LinkedObject, linked_decoder
 
@@ -41,6 +42,7 @@ _POD_LABELS: Final = (names.PODSET_LABEL, names.MANAGED_LABEL, names.POD_GROUP_L
 _GANG_POD_LABELS: Final = (*_POD_LABELS, names.GANG_ID_LABEL)
 _POD_ANNOTATIONS: Final = (
     names.WORKLOAD_ANNOTATION,
+    names.KUEUE_SLICE_CHAIN_ANNOTATION,
     names.GANG_LINK_ANNOTATION,
     names.GANG_RUN_ANNOTATION,
 )
@@ -447,3 +449,32 @@ def _linked_watch(client: Client, kind: LinkedKind) -> Watch[LinkedObject]:
 def _managed_job_watch(client: Client, kind: GenericJob[Any]) -> Watch[Any]:
     follow = Watch if kind.built_in else OptionalWatch
     return follow(client, kind.resource, kind.decode, MANAGED_JOBS)
+
+
+def cache_updates(
+    watches: Watches, cache: Cache
+) -> list[tuple[Watch[Any], Callable[[Any], Any], Callable[[str], Any]]]:
+    """The watches that fill a cache, in the order in which they connect.
+
+    Returns:
+        Each watch, what sets one of its objects in the cache, and what drops one by its key.
+    """
+    return [
+        (watches.nodes, cache.set_node, cache.drop_node),
+        (watches.pods, cache.set_pod, cache.drop_pod),
+        (watches.namespaces, cache.set_namespace, cache.drop_namespace),
+        (watches.limit_ranges, cache.set_limit_range, cache.drop_limit_range),
+        (watches.runtime_classes, cache.set_runtime_class, cache.drop_runtime_class),
+        (
+            watches.workload_classes,
+            cache.set_workload_priority_class,
+            cache.drop_workload_priority_class,
+        ),
+        (watches.checks, cache.set_admission_check, cache.drop_admission_check),
+        (watches.topologies, cache.set_topology, cache.drop_topology),
+        (watches.flavors, cache.set_flavor, cache.drop_flavor),
+        (watches.cluster_queues, cache.set_cluster_queue, cache.drop_cluster_queue),
+        (watches.cohorts, cache.set_cohort, cache.drop_cohort),
+        (watches.local_queues, cache.set_local_queue, cache.drop_local_queue),
+        (watches.workloads, cache.set_workload, cache.drop_workload),
+    ]

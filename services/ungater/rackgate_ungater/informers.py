@@ -144,7 +144,7 @@ class Informers:
             uid_of=lambda obj: obj.uid,
         )
         self._watch_nodes = watch_nodes
-        self._gang_informer = (
+        self.gangs = (
             Informer(
                 client,
                 GANG_WORKLOADS,
@@ -210,8 +210,8 @@ class Informers:
             spawn(group, self.pods.run(), "pods")
             if self._watch_nodes:
                 spawn(group, self._node_informer.run(), "nodes")
-            if self._gang_informer is not None:
-                spawn(group, self._gang_informer.run(), "gang Workloads")
+            if self.gangs is not None:
+                spawn(group, self.gangs.run(), "gang Workloads")
 
 
 def _child_informer(

@@ -17,9 +17,9 @@ from rackgate.certificates.tls import server_context
 from rackgate.installation.marker import Installation
 from rackgate.jobframework.registry import enabled_elastic_kinds
 from rackgate.kube.config import connect
-from rackgate.runtime.health import HealthServer
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.service import user_agent
+from rackgate.runtime.serving.health import HealthServer
 from rackgate.runtime.tasks import first_of, spawn
 from rackgate_webhook.admission.gangs import GangRules
 from rackgate_webhook.admission.unlabelled_webhook import UnlabelledJobReviews

@@ -132,6 +132,9 @@ GANG_RUN_ANNOTATION: Final = f"{GANG_GROUP}/run"
 # On started jobs, and on Workloads of Kueue's API of gangs of pods: the gangs of this run, as JSON.
 # Changes of the Workload count from the next run.
 GANG_RUN_SPEC_ANNOTATION: Final = f"{GANG_GROUP}/run-spec"
+# On Workloads of Kueue's API of jobs with child Jobs: pods of gangs that child Jobs have completed,
+# as JSON. They are not created again.
+GANG_DONE_PODS_ANNOTATION: Final = f"{GANG_GROUP}/done-pods"
 # On pods: the group that they belong to, if no label of their controller names it.
 GANG_PART_LABEL: Final = f"{GANG_GROUP}/group"
 # On pods that no managed job owns: the gang that they were started with. Only the assigner sets it.
@@ -142,10 +145,13 @@ GANG_WORKLOAD_UID_ANNOTATION: Final = f"{GANG_GROUP}/workload-uid"
 # it, if each replica has its own. An admission policy writes the name into the pods.
 NATIVE_GROUP_ANNOTATION: Final = f"{GANG_GROUP}/pod-group"
 NATIVE_REPLICA_ANNOTATION: Final = f"{GANG_GROUP}/pod-group-replica"
-# What a start adds to pod templates, unless their user wrote it.
 # The start of Kueue adds these to templates. A job that it started has them until it stops.
 KUEUE_TEMPLATE_LABELS: Final = (f"{GROUP}/cluster-queue-name", f"{GROUP}/local-queue-name")
-KUEUE_TEMPLATE_ANNOTATIONS: Final = (UNCONSTRAINED_TOPOLOGY, f"{GROUP}/workload-slice-name")
+# Of an elastic job of Kueue: its first Workload slice. Kueue replaces a slice by a larger one when
+# the job grows, and the pods go on to name the slice that the job was started with.
+KUEUE_SLICE_CHAIN_ANNOTATION: Final = f"{GROUP}/workload-slice-name"
+KUEUE_TEMPLATE_ANNOTATIONS: Final = (UNCONSTRAINED_TOPOLOGY, KUEUE_SLICE_CHAIN_ANNOTATION)
+# What a start adds to pod templates, unless their user wrote it.
 GANG_TEMPLATE_KEYS: Final = (
     GANG_LINK_ANNOTATION,
     NATIVE_GROUP_ANNOTATION,

@@ -111,6 +111,8 @@ SUBJECT_ACCESS_REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", False, "SubjectAccessReview"
 )
 
+TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", False, "TokenReview")
+
 SELF_SUBJECT_ACCESS_REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", False, "SelfSubjectAccessReview"
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from rackgate.gang.expand import expand, insert_levels
+from rackgate.gang.forms.expand import expand, insert_levels
 from rackgate.gang.levels import Object, groups_of, lower_bound, parts_of, upper_bound
 from rackgate.gang.membership import NAME_LABELS
 from rackgate.gang.pod_templates import requests_of

@@ -17,7 +17,7 @@ import msgspec
 
 from rackgate.api.names import GANG_TEMPLATE_ANNOTATION, workload_name
 from rackgate.api.resources import GANG_WORKLOADS
-from rackgate.gang.expand import DEFAULT_TIMEOUT_S, expand, quote_off
+from rackgate.gang.forms.expand import DEFAULT_TIMEOUT_S, expand, quote_off
 from rackgate.gang.levels import Object
 from rackgate.gang.link import PER_JOB, child_job_link, link_of
 from rackgate.gang.validation import errors_of

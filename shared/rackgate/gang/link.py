@@ -33,6 +33,11 @@ def child_job_link(job: str, uid: str) -> str:
     return f"job-{job}-{uid[:_UID_DIGITS]}"
 
 
+def is_link_of_child_job(link: str, uid: str) -> bool:
+    """Whether a Workload of gangs is that of a child Job alone, by the UID of that Job."""
+    return link.startswith("job-") and link.endswith(f"-{uid[:_UID_DIGITS]}")
+
+
 def run_id(workload_uid: str, admitted_at: str) -> str:
     """The run that one admission of a Workload of Kueue starts, as its pods are annotated.
 

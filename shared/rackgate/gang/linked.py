@@ -17,7 +17,7 @@ from rackgate.api.names import (
     workload_name,
 )
 from rackgate.api.resources import GANG_WORKLOADS
-from rackgate.gang.expand import DEFAULT_TIMEOUT_S
+from rackgate.gang.forms.expand import DEFAULT_TIMEOUT_S
 from rackgate.gang.levels import Object
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.linked_kind import LinkedGang, LinkedKind

@@ -134,6 +134,19 @@ def part_of(canonical: Object, labels: Mapping[str, str]) -> Part | Mismatch:
     )
 
 
+def gang_of_podset(canonical: Object, podset: str) -> GangKey | None:
+    """The gang of all pods of a PodSet; None if they may be of several, or that is not known.
+
+    A PodSet has the name of its replicatedJob.
+    """
+    groups = canonical["gangGroups"]
+    labels = {REPLICATED_JOB_LABEL: podset}
+    if replica_key(canonical) or not _is_decided(groups, labels):
+        return None
+    group = _choose(groups, labels)
+    return None if group is None else GangKey(str(group["name"]))
+
+
 def ambiguous_group(canonical: Object, part: Part, labels: Mapping[str, str]) -> str:
     """The group in which no group, or more than one, takes pods with these labels; "" if none.
 

@@ -9,9 +9,10 @@ released when
 4. its admission has a domain for at least `minCount` of them, and for each pod that is released.
 
 The first released pod carries the id of the run and so records the decision: the other pods of the
-gang follow it, also after a crash, and replacements and late pods need no quorum again. Nothing
-else is stored. Pods that are left from an earlier run neither count nor decide. Time is linear in
-the pods.
+gang follow it, also after a crash, and replacements and late pods need no quorum again, also if all
+pods but a replaced one have succeeded. Nothing else is stored about a start. Pods that are left
+from an earlier run neither count nor decide. Pods that succeeded and are not made again count, also
+if they are gone. Time is linear in the pods.
 
 Source: GNG-10, GNG-12, section 7 of the gang design.
 """
@@ -21,12 +22,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from rackgate.gang.levels import Object, upper_bound
-from rackgate.gang.membership import GangKey, Mismatch, part_of
+from rackgate.gang.membership import GangKey, Mismatch, gang_of_podset, part_of
 
 _SHOWN_PODS: Final = 5
+NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Waiting(StrEnum):
@@ -73,6 +76,8 @@ class GangState:
         min_count: pods that must be able to start together; 0 if it is no gang.
         max_count: pods that may be released at most; None if any number may.
         members: its pods, in the order in which they were given.
+        gone: pods that ended successfully, are not made again, and do not exist any more.
+        started: ids of runs in which pods of it were released that are no members.
         waiting: why it is not released; None if its pods may be released.
         message: the same, for people; "" if they may.
     """
@@ -81,22 +86,26 @@ class GangState:
     min_count: int
     max_count: int | None = None
     members: list[Member] = field(default_factory=list)
+    gone: int = 0
+    started: set[str] = field(default_factory=set)
     waiting: Waiting | None = None
     message: str = ""
 
     def has_started(self, run: str) -> bool:
         """Whether a pod of it was released in that run, and is still there."""
-        return any(member.run == run and not member.gated for member in self.members)
+        return run in self.started or any(
+            member.run == run and not member.gated for member in self.members
+        )
 
     @property
     def released(self) -> int:
         """Pods that are released, or ended successfully."""
-        return sum(not one.gated or one.succeeded for one in self.members)
+        return self.gone + sum(not one.gated or one.succeeded for one in self.members)
 
     @property
     def bound(self) -> int:
         """Pods that have a node, or ended successfully."""
-        return sum(one.bound or one.succeeded for one in self.members)
+        return self.gone + sum(one.bound or one.succeeded for one in self.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +139,8 @@ def gangs_of(
     *,
     run: str,
     assigned: Collection[str],
+    ended: Iterable[Member] = (),
+    gone: Mapping[str, int] = NOTHING,
 ) -> Gangs:
     """The gangs of a Workload of gangs, and which of them may be released.
 
@@ -138,6 +149,10 @@ def gangs_of(
         members: its pods, without those that are being deleted or failed.
         run: id of the present admission; "" if there is none.
         assigned: UIDs of gated pods that the present admission has a domain for.
+        ended: pods that ended successfully, may be made again, and are no members. They show in
+            which run their gang has started.
+        gone: by PodSet, pods that ended successfully, are not made again, and are no members. They
+            count where all pods of their PodSet are of one gang.
     """
     groups = {str(group["name"]): group for group in canonical["gangGroups"]}
     states: dict[GangKey, GangState] = {}
@@ -151,6 +166,17 @@ def gangs_of(
             group = groups[part.gang.group]
             states[part.gang] = GangState(part.gang, least_of(group), upper_bound(group))
         states[part.gang].members.append(member)
+    for member in ended:
+        part = part_of(canonical, member.labels)
+        if not isinstance(part, Mismatch) and part.gang in states:
+            states[part.gang].started.add(member.run)
+    for podset, count in gone.items():
+        key = gang_of_podset(canonical, podset) if count > 0 else None
+        if key is not None:
+            if key not in states:
+                group = groups[key.group]
+                states[key] = GangState(key, least_of(group), upper_bound(group))
+            states[key].gone += count
     order = {name: index for index, name in enumerate(groups)}
     found = sorted(states.values(), key=lambda one: (order[one.key.group], one.key.replica))
     for state in found:
@@ -182,7 +208,7 @@ def _surplus(state: GangState, most: int, run: str, assigned: Collection[str]) -
     """The gated pods beyond `maxCount`; those with a domain are released first."""
     present = _present(state, run)
     gated = [member for member in present if member.gated]
-    room = max(0, most - (len(present) - len(gated)))
+    room = max(0, most - state.gone - (len(present) - len(gated)))
     return sorted(gated, key=lambda member: member.uid not in assigned)[room:]
 
 
@@ -191,7 +217,7 @@ def _waits(state: GangState, run: str, assigned: Collection[str]) -> tuple[Waiti
         return Waiting.WAITING_FOR_QUOTA, f"gang {state.key} is not admitted"
     if not state.min_count or state.has_started(run):
         return None, ""
-    least, present = state.min_count, _present(state, run)
+    least, present = state.min_count - state.gone, _present(state, run)
     if len(present) < least:
         return Waiting.PODS_MISSING, f"{len(present)} of {least} pods of gang {state.key} exist"
     foreign = [member for member in present if member.foreign_gates]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from rackgate.gang.collapse import collapse
+from rackgate.gang.forms.collapse import collapse
 from rackgate.gang.levels import Object, groups_of
 
 

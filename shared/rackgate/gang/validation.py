@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from rackgate.api import gang, gang_rules
 from rackgate.api.gang_rules import CHILD_LISTS, GangRule
 from rackgate.features import WORKLOAD_REV_N
-from rackgate.gang.expand import gang_mode
+from rackgate.gang.forms.expand import gang_mode
 from rackgate.gang.levels import (
     Group,
     Object,

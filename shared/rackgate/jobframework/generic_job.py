@@ -384,6 +384,15 @@ class GenericJob(ABC, Generic[V]):
         """
         return {}
 
+    def done_pods(self, children: Sequence[Job]) -> Mapping[str, Mapping[str, int]]:
+        """Pods that child Jobs have completed, and do not create again when they are resumed.
+
+        Returns:
+            By PodSet, then by the UID of the child Job; those without any are omitted.
+        """
+        del children
+        return {}
+
     def find_change(
         self, podsets: Sequence[Mapping[str, Any]], workload: Workload, *, elastic: bool
     ) -> str | None:
@@ -395,6 +404,17 @@ class GenericJob(ABC, Generic[V]):
             elastic: counts other than those admitted are a resize, not a change.
         """
         return None
+
+    def as_stored(
+        self, podsets: Sequence[Mapping[str, Any]], workload: Workload
+    ) -> Sequence[Mapping[str, Any]]:
+        """The PodSets without what the Workload lacks because Kueue does not write it.
+
+        Args:
+            podsets: what the job requests now, see `podsets`.
+            workload: an admitted one, which Kueue may have written.
+        """
+        return podsets
 
     # Start and stop.
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rackgate.api.meta import MAX_INT32
 from rackgate.api.names import (
+    KUEUE_SLICE_CHAIN_ANNOTATION,
     MAX_EXECUTION_TIME_LABEL,
     PODSET_LABEL,
     QUEUE_LABEL,
@@ -174,9 +175,32 @@ def podset_of_pod(
     """Workload name and PodSet name that a pod claims; None if one of them is missing.
 
     Users create pods too, so the claim is not trusted. `is_tas_pod` checks it.
+
+    With its gate TopologyAwareScheduling off, Kueue names only the first Workload slice of a job.
     """
-    workload, podset = annotations.get(WORKLOAD_ANNOTATION), labels.get(PODSET_LABEL)
+    workload = annotations.get(WORKLOAD_ANNOTATION) or annotations.get(KUEUE_SLICE_CHAIN_ANNOTATION)
+    podset = labels.get(PODSET_LABEL)
     return (workload, podset) if workload and podset else None
+
+
+def is_pod_of(
+    annotations: Mapping[str, str], workload: str, workload_annotations: Mapping[str, str]
+) -> bool:
+    """Whether a pod claims to belong to a Workload, by its name or as a later slice of Kueue's.
+
+    Kueue replaces the Workload of an elastic job that grows. The pods go on to name the one that
+    the job was started with, and both name the first one.
+
+    Args:
+        annotations: of the pod.
+        workload: name of the Workload.
+        workload_annotations: of the Workload.
+    """
+    chain = annotations.get(KUEUE_SLICE_CHAIN_ANNOTATION)
+    named = annotations.get(WORKLOAD_ANNOTATION) or chain
+    return named == workload or (
+        bool(chain) and chain == workload_annotations.get(KUEUE_SLICE_CHAIN_ANNOTATION)
+    )
 
 
 def is_tas_pod(controller_uid: str, owner_uid: str, *, assignment: object) -> bool:

@@ -218,14 +218,20 @@ def admitted_podsets_differ(
     """As `podsets_differ`, of an admitted Workload whose job has not started yet.
 
     What Kueue writes in another way is not a difference, because it may have admitted the
-    Workload: the labels that the API server adds to the template of a Job are not in it, and it
-    requests ranks without a topology.
+    Workload: the labels that the API server adds to the template of a Job are not in it, it
+    requests ranks without a topology, and those of RayClusters lack the labels of ranks.
     """
     if not podsets_differ(workload, wanted, resizable=resizable):
         return False
     normalize = _without_counts if resizable else without_empty
-    present = [normalize(_without_job_labels(podset)) for podset in stored_podsets(workload)]
-    return present != [normalize(_without_job_labels(podset)) for podset in wanted]
+    present = stored_podsets(workload)
+    if len(present) != len(wanted):
+        return True
+    return any(
+        normalize(_without_job_labels(have))
+        != normalize(_without_job_labels(want if workload.elastic else _without_ranks(have, want)))
+        for have, want in zip(present, wanted, strict=True)
+    )
 
 
 def _without_job_labels(podset: Mapping[str, Any]) -> dict[str, Any]:

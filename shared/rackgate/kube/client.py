@@ -372,7 +372,8 @@ class Client:
     ) -> AsyncGenerator[list[bytes], None]:
         """The events of a watch as raw JSON lines, until the server ends the stream.
 
-        Each list has the lines that arrived together.
+        Each list has the lines that arrived together. The first one is empty: the server accepted
+        the watch, and its first event may take minutes.
 
         Args:
             path: a collection.
@@ -389,6 +390,7 @@ class Client:
         try:
             async with self._open_stream("WATCH", path, query, accept, idle_s) as response:
                 splitter = LineSplitter(MAX_LINE_BYTES)
+                yield []
                 async for chunk in response.content.iter_any():
                     if lines := splitter.feed(chunk):
                         yield lines

@@ -406,8 +406,10 @@ class Informer(Generic[T]):
         try:
             async with aclosing(stream):
                 async for lines in stream:
-                    self._last_heard_at = clock.monotonic()
                     self.problem = ""
+                    if not lines:
+                        continue
+                    self._last_heard_at = clock.monotonic()
                     for line in lines:
                         self._event(line)
                         events += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -155,3 +155,7 @@ def _sorted(selector: NamespaceSelector) -> list[tuple[str, str, tuple[str, ...]
     return sorted(
         (one.key, one.operator, tuple(sorted(one.values))) for one in selector.match_expressions
     )
+
+
+# By plural of a kind, in which namespaces its jobs are managed.
+Selectors: TypeAlias = Mapping[str, NamespaceSelector]

@@ -19,6 +19,7 @@ class OwnerReference(View, frozen=True):
     uid: str = ""
     api_version: str = ""
     controller: bool = False
+    block_owner_deletion: bool = False
 
 
 class Meta(View, frozen=True):

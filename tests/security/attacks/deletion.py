@@ -43,9 +43,11 @@ async def composite_held_by_a_finalizer(world: World) -> None:
     kind = kinds.JOBSETS if is_set else kinds.RAY_CLUSTERS
     for number in range(2):
         name = f"held-{number}"
-        made = world.jobset(name, {"workers": (4, "4")}, terminate=HOURS) if is_set else (
-            world.raycluster(name, 3, terminate=HOURS)
-        )  # fmt: skip
+        made = (
+            world.jobset(name, {"workers": (4, "4")}, terminate=HOURS)
+            if is_set
+            else (world.raycluster(name, 3, terminate=HOURS))
+        )
         made["metadata"]["finalizers"] = HELD
         await world.attacker.create(kind, made)
         if number == 0:
@@ -126,9 +128,11 @@ async def composite_deleted_and_its_parts_orphaned(world: World) -> None:
     kind = kinds.JOBSETS if is_set else kinds.RAY_CLUSTERS
     for number in range(3):
         name = f"train-{number}"
-        made = world.jobset(name, {"workers": (4, "4")}) if is_set else (
-            world.raycluster(name, 3, cpu="4")
-        )  # fmt: skip
+        made = (
+            world.jobset(name, {"workers": (4, "4")})
+            if is_set
+            else (world.raycluster(name, 3, cpu="4"))
+        )
         await world.attacker.create(kind, made)
         if number == 0:
             await world.bound("", 4)

@@ -311,14 +311,14 @@ async def others_lose_nothing_when_ones_own_gang_times_out(world: World) -> None
 @attack(gangs=True)
 async def pods_of_a_gang_take_hours_to_go(world: World) -> None:
     """It times out again and again, and its pods stay: they keep their quota."""
-    group = {"name": "gg", "minCount": 4, "scheduleTimeoutSeconds": 2}
+    group = {"name": "gg", "minCount": 4, "scheduleTimeoutSeconds": 60}
     await world.attacker.create(GANGS, described("mine", group))
     job = world.job("train", 4, terminate=HOURS)
     job["spec"]["template"]["metadata"].setdefault("annotations", {})[LINK] = "mine"
     await world.attacker.create(kinds.JOBS, job)
     await world.runs("train", 4)
-    policy = {"spec": {"gangGroups": [{**group, "reschedulingPolicy": "TerminateAll"}]}}
-    await world.attacker.merge(GANGS, "mine", policy)
+    hasty = {**group, "scheduleTimeoutSeconds": 2, "reschedulingPolicy": "TerminateAll"}
+    await world.attacker.merge(GANGS, "mine", {"spec": {"gangGroups": [hasty]}})
     pods = await world.living(f"{JOB}=train")
     for pod in pods[:2]:
         await world.attacker.delete(kinds.PODS, pod["metadata"]["name"])

@@ -16,8 +16,9 @@ GROUP, TOTAL = names.POD_GROUP_LABEL, names.POD_GROUP_TOTAL_ANNOTATION
 FINALIZER: Final = names.MANAGED_LABEL
 
 
-def queued(world: World, name: str, *, group: str = "", total: int = 0, cpu: str = "4",
-           **metadata: Any) -> Object:  # fmt: skip
+def queued(
+    world: World, name: str, *, group: str = "", total: int = 0, cpu: str = "4", **metadata: Any
+) -> Object:
     """A pod of a queue; without webhooks as they would make it."""
     labels = {names.QUEUE_LABEL: "queue", **metadata.pop("labels", {})}
     annotations = dict(metadata.pop("annotations", {}))

@@ -15,7 +15,7 @@ from tests.support.chart.text import Expression, If, Optional, Tree, template
 Object = dict[str, Any]
 
 DEPLOY: Final = Path(__file__).resolve().parents[3] / "deploy"
-SERVICES: Final = ("webhook", "assigner", "ungater")
+SERVICES: Final = ("webhook", "assigner", "ungater", "console")
 NOTICE: Final = "{{- /* Generated from deploy/%s by `make chart`. Do not edit. */ -}}\n"
 # What kubectl applies apart, and what stays when a release is uninstalled.
 KEEP: Final = {"helm.sh/resource-policy": "keep"}
@@ -41,6 +41,7 @@ FOLDERS: Final = {
     "osmo/cluster": "and .Values.crds.enabled .Values.components.osmo",
     "pods": ".Values.components.pods",
     "retention": ".Values.components.retention",
+    "console": ".Values.components.console",
     "unlabelled": ".Values.components.unlabelled",
     "monitoring": ".Values.monitoring.enabled",
     "network": ".Values.networkPolicies.enabled",
@@ -256,8 +257,13 @@ def _config_map(entry: Object, folder: str) -> None:
     entry["data"] = {"config.yaml": Expression(f"{text} | quote")}
 
 
+def _folder(service: str) -> str:
+    """Where its Deployment is."""
+    return "console" if service == "console" else "services"
+
+
 def _config(service: str) -> Object:
-    found = _patched("services", "ConfigMap", f"rackgate-{service}")
+    found = _patched(_folder(service), "ConfigMap", f"rackgate-{service}")
     config: Object = yaml.safe_load(found["data"]["config.yaml"])
     return config
 
@@ -274,7 +280,12 @@ def _defaults() -> str:
 
 
 # Name of a port -> the block of the configuration that has it.
-_PORTS: Final = {"health": "health", "reviews": "serving", "visibility": "visibility"}
+_PORTS: Final = {
+    "health": "health",
+    "reviews": "serving",
+    "visibility": "visibility",
+    "page": "page",
+}
 
 
 def _port(service: str, block: str) -> Expression:
@@ -304,7 +315,7 @@ def _deployment(entry: Object, folder: str) -> None:
         for component, condition in COMPONENTS.items()
         if (flags := _flags(component, entry["metadata"]["name"]))
     ]
-    if service != "ungater":
+    if service in ("webhook", "assigner"):
         variable = f"RACKGATE_{service.upper()}_MANAGED_JOBS_NAMESPACE_SELECTOR"
         selector = Expression("toJson .Values.managedJobsNamespaceSelector | quote")
         value = [{"name": variable, "value": selector}]
@@ -317,9 +328,10 @@ def _deployment(entry: Object, folder: str) -> None:
     for port in container["ports"]:
         port["containerPort"] = _port(service, _PORTS[port["name"]])
     container["resources"] = Tree(f"toYaml {own}.resources")
-    pod["spec"]["priorityClassName"] = If(
-        ".Values.priorityClassName", Expression(".Values.priorityClassName | quote")
-    )
+    if "priorityClassName" in pod["spec"]:
+        pod["spec"]["priorityClassName"] = If(
+            ".Values.priorityClassName", Expression(".Values.priorityClassName | quote")
+        )
     pod["spec"]["imagePullSecrets"] = Optional(".Values.image.pullSecrets")
     for name in ("nodeSelector", "tolerations", "affinity"):
         pod["spec"][name] = Optional(f"{own}.{name}")
@@ -339,7 +351,7 @@ def _flags(component: str, deployment: str) -> list[str]:
 
 def resources(service: str) -> Object:
     """The resources of the container of a service."""
-    found = _patched("services", "Deployment", f"rackgate-{service}")
+    found = _patched(_folder(service), "Deployment", f"rackgate-{service}")
     one: Object = found["spec"]["template"]["spec"]["containers"][0]["resources"]
     return one
 
@@ -379,6 +391,8 @@ def _network(entry: Object, folder: str) -> None:
             rule["ports"] = Tree('include "rackgate.metricsPorts" .')
         elif port["port"] == _config("webhook")["serving"]["port"]:
             port["port"] = _port("webhook", "serving")
+        elif port["port"] == _config("console")["page"]["port"]:
+            port["port"] = _port("console", "page")
         else:
             port["port"] = _port("assigner", "visibility")
 

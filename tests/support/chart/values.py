@@ -16,6 +16,7 @@ from rackgate.kueue_gates import KUEUE_GATES
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate.runtime.settings import BaseServiceSettings
 from rackgate_assigner.settings import AssignerSettings
+from rackgate_console.settings import ConsoleSettings
 from rackgate_ungater.settings import UngaterConfiguration
 from rackgate_webhook.settings import WebhookSettings
 from tests.support.chart.templates import operators, resources
@@ -26,6 +27,7 @@ SETTINGS: Final[dict[str, type[BaseServiceSettings]]] = {
     "webhook": WebhookSettings,
     "assigner": AssignerSettings,
     "ungater": UngaterConfiguration,
+    "console": ConsoleSettings,
 }
 SECRET: Final = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$"
 # Fields of Kubernetes that are not checked here: the API server does.
@@ -54,7 +56,7 @@ def _open(schema: Schema, default: Any, description: str) -> Schema:
     return {**schema, "default": default, "description": description}
 
 
-def _service(name: str, most: int, replicas: str) -> Schema:
+def _service(name: str, most: int, replicas: str, default: int = 2) -> Schema:
     title = name.capitalize()
     page = "docs/reference/settings.md"
     return _block(
@@ -63,7 +65,7 @@ def _service(name: str, most: int, replicas: str) -> Schema:
             "type": "integer",
             "minimum": 1,
             "maximum": most,
-            "default": 2,
+            "default": default,
             "description": replicas,
         },
         config={
@@ -162,6 +164,7 @@ def _values() -> dict[str, Schema]:
         ),
         "components": _block(
             "Optional parts: the folders of deploy/, with their feature gates and rights.",
+            console=_flag(False, "The console, a read-only page, see docs/tasks."),
             pods=_flag(False, "Plain pods and groups of pods are queued."),
             gangs=_flag(False, "Pods that start together or not at all. Needs Kubernetes 1.36."),
             gangsWebhook=_flag(
@@ -207,6 +210,7 @@ def _values() -> dict[str, Schema]:
         "webhook": _service("webhook", 100, "Pods of the webhook; each of them answers."),
         "assigner": _service("assigner", 10, "Pods of the assigner; one of them is active."),
         "ungater": _service("ungater", 16, "Pods of the ungater; there are 16 shards."),
+        "console": _service("console", 20, "Pods of the console; each of them answers.", 1),
     }
 
 

@@ -38,7 +38,7 @@ Nothing is ignored silently. What has no effect is named in these places:
 | no effect, warned | The field is stored. The note says what happens instead |
 | rejected | The object is not accepted |
 | not written | Kueue writes this status, Rackgate does not |
-| left alone | Kueue wrote it. Rackgate neither reads nor removes it |
+| left alone | Kueue wrote it. Rackgate does not remove it |
 | not needed | There is nothing to set |
 | not yet | There is no such setting. The note says what happens instead |
 

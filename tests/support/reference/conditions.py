@@ -54,9 +54,9 @@ CONDITIONS: Final[Mapping[str, tuple[str, str]]] = {
         "",
     ),
     "UnsupportedFields": (
-        "The job or the Workload sets something that has no effect (`UnsupportedField`), or a setting excludes a"
-        " resource that it requests. The message says what happens instead. It is written with the admission or"
-        " with why the Workload is pending, and goes with the next such write after it is no longer true.",
+        "The job, the Workload or its ClusterQueue sets something that has no effect (`UnsupportedField`), or a"
+        " setting excludes a resource that the job requests. The message says what happens instead. It is written"
+        " with the admission or with why the Workload is pending, and updated when one of these objects is edited.",
         "",
     ),
     "ResizeRequested": (

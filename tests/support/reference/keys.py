@@ -162,6 +162,13 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
                 " owns, their Workload of Kueue has it.",
             ),
             (
+                "scheduling.rackgate.dev/done-pods",
+                "Workload of Kueue (annotation)",
+                "By PodSet and UID of the child Job, the pods of gangs that child Jobs of a JobSet have completed,"
+                " as JSON. The gang does not wait for them. Rackgate writes it before the start, and while pods are"
+                " missing.",
+            ),
+            (
                 "scheduling.rackgate.dev/gang-id",
                 "pod (label)",
                 "The gang with which a pod was started that no managed job owns. Rackgate writes it.",
@@ -278,9 +285,15 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
         ),
     ),
     "Keys of others that Rackgate reads": (
-        "Ranks of pods come from these labels. Kubernetes, JobSet and KubeRay write them.",
+        "Kubernetes, JobSet, KubeRay and Kueue write them. Most of them tell the rank of a pod.",
         (
             ("kubernetes.io/hostname", "Node", "The level of hosts."),
+            (
+                "kueue.x-k8s.io/workload-slice-name",
+                "Pod",
+                "Of an elastic job that Kueue admitted: its first Workload slice. Its pods go on to name it"
+                " after Kueue replaced it by a larger one.",
+            ),
             ("batch.kubernetes.io/job-completion-index", "Pod", "The index of the pod in its Job."),
             ("jobset.sigs.k8s.io/jobset-name", "Job, Pod", "The JobSet."),
             ("jobset.sigs.k8s.io/replicatedjob-name", "Job, Pod", "The replicatedJob."),

@@ -14,6 +14,7 @@ PARTS: Final = (
     ("Webhook", "rackgate_webhook"),
     ("Assigner", "rackgate_assigner"),
     ("Ungater", "rackgate_ungater"),
+    ("Console", "rackgate_console"),
 )
 PURPOSE: Final = "This page lists every metric that the services of Rackgate expose."
 INTRODUCTION: Final = """\

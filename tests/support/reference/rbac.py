@@ -19,6 +19,7 @@ FILES: Final = (
     ("Webhook", "rbac/webhook.yaml"),
     ("Assigner", "rbac/assigner.yaml"),
     ("Ungater", "rbac/ungater.yaml"),
+    ("Console", "console/rbac.yaml"),
     ("Installation", "rbac/installation.yaml"),
     ("Users", "cluster/users.yaml"),
     ("Jobs without a queue label: webhook", "unlabelled/rbac.yaml"),

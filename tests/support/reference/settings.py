@@ -7,6 +7,7 @@ from typing import Final
 from rackgate.runtime.settings import BaseServiceSettings
 from rackgate.runtime.settings_table import described
 from rackgate_assigner.settings import AssignerSettings
+from rackgate_console.settings import ConsoleSettings
 from rackgate_ungater.settings import UngaterConfiguration
 from rackgate_webhook.settings import WebhookSettings
 from tests.support.reference import page, table
@@ -15,8 +16,11 @@ SERVICES: Final[tuple[tuple[str, type[BaseServiceSettings]], ...]] = (
     ("webhook", WebhookSettings),
     ("assigner", AssignerSettings),
     ("ungater", UngaterConfiguration),
+    ("console", ConsoleSettings),
 )
-PURPOSE: Final = "This page lists every setting of the webhook, the assigner and the ungater."
+PURPOSE: Final = (
+    "This page lists every setting of the webhook, the assigner, the ungater and the console."
+)
 INTRODUCTION: Final = """\
 A service reads its settings from three places. A later one overrides an earlier one:
 

@@ -212,11 +212,13 @@ def workload(
     elastic: bool = False,
     folded: Sequence[str] = (),
     parent: str = "",
+    chain: str = "",
     **spec: Any,
 ) -> kueue.Workload:
     """A Workload, admitted with `assignment`. `conditions`: type to (status, reason, message).
 
-    With `parent` it is a slice of the Workload of that name; `folded` are names of slices.
+    With `parent` it is a slice of the Workload of that name; `folded` are names of slices. `chain`
+    is the first slice of an elastic job that Kueue scaled up.
     """
     meta: dict[str, Any] = {
         "name": name,
@@ -232,8 +234,10 @@ def workload(
     if parent:
         controller = {"kind": "Workload", "apiVersion": names.API_VERSION, "controller": True}
         meta["ownerReferences"] = [{**controller, "name": parent, "uid": owner or f"uid-{parent}"}]
-    if parent or elastic:
+    if parent or elastic or chain:
         meta["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
+    if chain:
+        meta["annotations"][names.KUEUE_SLICE_CHAIN_ANNOTATION] = chain
     if deleting:
         meta["deletionTimestamp"] = CREATED
     status: dict[str, Any] = {}
@@ -281,6 +285,7 @@ def pod(
     owner: str | None = None,
     phase: str = "Running",
     leaving: bool = False,
+    chain: str = "",
 ) -> core.Pod:
     """A pod bound to a node; with `workload` it carries our marks and that job's uid."""
     meta: dict[str, Any] = {"name": name, "namespace": namespace, "uid": f"pod-{name}"}
@@ -288,6 +293,8 @@ def pod(
         meta["deletionTimestamp"] = CREATED
     if workload is not None:
         meta["annotations"] = {names.WORKLOAD_ANNOTATION: workload}
+        if chain:
+            meta["annotations"][names.KUEUE_SLICE_CHAIN_ANNOTATION] = chain
         meta["labels"] = {names.PODSET_LABEL: podset}
         uid = f"job-{workload}" if owner is None else owner
         meta["ownerReferences"] = [{"kind": "Job", "name": "j", "uid": uid, "controller": True}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -282,6 +283,39 @@ def test_a_cache_filled_in_any_order_knows_what_runs() -> None:
     late.set_cluster_queue(cluster_queue())
     assert free(late, "a") == 2000
     assert cluster_queue_status_of(late, "cq")["admittedWorkloads"] == 1
+
+
+@pytest.mark.requirement("OPS-14", "CAP-04")
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_pods_that_name_a_slice_that_kueue_replaced_are_charged_once(order: list[int]) -> None:
+    """Of one job: the Workload that its pods name is Finished, and another has its quota."""
+    cache = cache_with([node("a")])
+    assignment = running(cache, count=3)
+    cache.drop_workload("team/w")
+    ours: dict[str, Any] = {"owner": "job", "chain": "first"}
+    finished = {"Finished": ("True", "WorkloadSliceReplaced", "")}
+    first = workload("first", [podset(count=1)], conditions=finished, **ours)
+    second = workload("second", [podset(count=3)], assignment=assignment, **ours)
+    pods = [pod(f"w-{n}", "a", workload="first", **ours) for n in range(3)]
+    for at in order:
+        if at == 0:
+            cache.set_workload(first)
+        elif at == 1:
+            cache.set_workload(second)
+        else:
+            for one in pods:
+                cache.set_pod(one)
+        cache.flavor_topologies()
+    assert free(cache, "a") == 1000
+    assert len(cache.pods.domains_of("team/second", "main")) == 3
+    assert not rebuild_matches(cache)
+    cache.drop_pod("team/w-0")
+    assert free(cache, "a") == 1000, "its Workload holds the quota"
+    other = pod("w-0", "a", workload="first", owner="other", chain="first")
+    cache.set_pod(other)
+    assert free(cache, "a") == 0, "an annotation alone makes no pod of a job"
+    cache.drop_workload("team/second")
+    assert free(cache, "a") == 1000, "the pods are charged to the node"
 
 
 @pytest.mark.requirement("CAP-06")

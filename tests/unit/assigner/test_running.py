@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from rackgate.api import names
 from rackgate.topology.assignment import TopologyAssignment
@@ -44,7 +45,7 @@ def test_every_pod_that_does_not_run_has_a_reason() -> None:
         pod("foreign", claim="other"),
     ]
     run = msgspec.structs.replace(RUN, granted=9)
-    found = with_pod_status(run, pods_of("w", pods)["main"], top=2)
+    found = with_pod_status(run, pods_of(core.Meta(name="w"), pods)["main"], top=2)
     assert (found.running, found.ended, found.missing) == (1, 1, 1)
     assert {held.why: held.names for held in found.held} == {
         "gated: the ungater has not released it": ("gated",),
@@ -54,6 +55,16 @@ def test_every_pod_that_does_not_run_has_a_reason() -> None:
         "not scheduled yet: it waits with PodGroup train-gg": ("grouped",),
         "bound to its node, phase Pending": ("starts",),
     }
+
+
+@pytest.mark.requirement("OPS-14")
+def test_pods_that_name_a_slice_that_kueue_replaced_are_those_of_the_next_one() -> None:
+    chain = {names.KUEUE_SLICE_CHAIN_ANNOTATION: "first"}
+    old, other = pod("old", "Running"), pod("other", "Running", claim="other")
+    old.metadata.annotations.update(chain)
+    own = pods_of(core.Meta(name="larger", annotations=chain), [old, other])
+    assert own == {"main": [old]}
+    assert pods_of(core.Meta(name="larger"), [old, other]) == {}
 
 
 def test_a_pod_that_is_being_deleted_does_not_count_as_running() -> None:

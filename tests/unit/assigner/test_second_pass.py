@@ -156,9 +156,12 @@ def test_when_all_nodes_are_gone_the_whole_podset_finds_one_new_rack() -> None:
 def test_a_slice_that_lost_two_hosts_is_fixed_in_its_rack() -> None:
     sliced = {"unconstrained": True, **_slices(4)}
     scene = one(
-        nodes(r1="c! d e", r2="f g h"), {"a": 1, "b": 1, "d": 2, "f": 2, "g": 2}, "a", "b",
+        nodes(r1="c! d e", r2="f g h"),
+        {"a": 1, "b": 1, "d": 2, "f": 2, "g": 2},
+        "a",
+        "b",
         asked=sliced,
-    )  # fmt: skip
+    )
     assert scene.moved() == {"d": 2, "e": 2, "f": 2, "g": 2}
 
 

@@ -12,10 +12,11 @@ import pytest
 
 from rackgate.api.names import EvictionReason
 from rackgate.api.timestamps import rfc3339
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.lifecycle import ChildGangs
 from rackgate.gang.link import PER_JOB
-from rackgate.gang.run_spec import decode_run_text, encode_child_specs
+from rackgate.gang.runs.done_pods import DonePods
+from rackgate.gang.runs.run_spec import decode_run_text, encode_child_specs
 from rackgate.jobframework.jobset.wire import JobSet
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
@@ -73,6 +74,7 @@ class Replica:
     more: tuple[Condition, ...] = ()
     server: Server = field(default_factory=Server)
     times: ElapsedTimes = field(default_factory=ElapsedTimes)
+    done_pods: DonePods = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.pods = GangPods(cast("Client", self.server), {}, self._children)
@@ -94,7 +96,9 @@ class Replica:
             status=WorkloadStatus(conditions=(condition("Admitted", "True"), *self.more)),
         )
         elapsed = self.times.at("n/k", Moment(wall, true_s))
-        check, later_s = self.pods.check(JOBSET, workload, GANG, elapsed, live=0)
+        check, later_s = self.pods.check(
+            JOBSET, workload, GANG, elapsed, live=0, done_pods=self.done_pods
+        )
         if check is None:
             return None, later_s
         return await self.pods.decide(JOBSET, workload, check, {"j", "12345678-c"}), later_s
@@ -112,6 +116,18 @@ async def test_the_time_runs_from_the_start_of_the_job(monkeypatch: pytest.Monke
     assert eviction.message == (
         "none of the 2 pods of gang gg exists 60 s after the start of Job train-workers-0"
     )
+
+
+@pytest.mark.requirement("GNG-29", "GNG-11")
+@pytest.mark.parametrize(("done", "evicted"), [(2, False), (1, True)])
+async def test_pods_that_the_job_has_done_count_as_bound(
+    monkeypatch: pytest.MonkeyPatch, done: int, *, evicted: bool
+) -> None:
+    """They are gone, and are not created again."""
+    replica = Replica(monkeypatch, job(0))
+    replica.done_pods = {"workers": {replica.child.metadata.uid: done, "other": 2}}
+    eviction, _ = await replica.look(1060)
+    assert (eviction is not None) is evicted
 
 
 @pytest.mark.requirement("GNG-29")

@@ -12,8 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from rackgate.api.names import EvictionReason
-from rackgate.gang.expand import expand
-from rackgate.gang.run_spec import encode_run_spec
+from rackgate.gang.forms.expand import expand
+from rackgate.gang.runs.done_pods import DonePods
+from rackgate.gang.runs.run_spec import encode_run_spec
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate.wire.batch import Job
@@ -47,6 +48,7 @@ class Replica:
     ahead_s: float
     server: Server = field(default_factory=Server)
     times: ElapsedTimes = field(default_factory=ElapsedTimes)
+    done_pods: DonePods = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         at = Condition("Admitted", "True", last_transition_time="2026-08-01T12:00:00Z")
@@ -64,10 +66,23 @@ class Replica:
         self.server.server_date = format_datetime(now, usegmt=True)
         self.monkeypatch.setattr(clock, "now", lambda: wall)
         elapsed = self.times.at("n/k", Moment(wall, true_s))
-        check, later_s = self.pods.check(self.job, self.workload, GANG, elapsed, live=0)
+        check, later_s = self.pods.check(
+            self.job, self.workload, GANG, elapsed, live=0, done_pods=self.done_pods
+        )
         if check is None:
             return None, later_s
         return await self.pods.decide(self.job, self.workload, check, {"j"}), later_s
+
+
+@pytest.mark.requirement("GNG-11")
+async def test_pods_that_child_jobs_have_done_count_as_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replica = Replica(monkeypatch, ahead_s=0, done_pods={"main": {"one": 1, "two": 1}})
+    assert await replica.look(61) == (None, 0)
+    replica.done_pods = {"main": {"one": 1}}
+    replica.pods.forget("n/k")
+    assert (await replica.look(62))[0] is not None
 
 
 async def test_a_clock_that_differs_little_ends_the_time_early_by_that(

@@ -21,9 +21,9 @@ from rackgate.jobframework.registry import GANG, kind_of, owner_of
 from rackgate.wire.core import Meta, OwnerReference
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.gangs.gang_workload import GangWorkload, decode_gang_workload
-from rackgate_assigner.gangs.instance_status import InstanceUse, summarize_instances
 from rackgate_assigner.gangs.instances import GangInstances, is_gang_pod
-from rackgate_assigner.gangs.status import MAX_GANGS, Summary
+from rackgate_assigner.gangs.status.gang_status import MAX_GANGS, Summary
+from rackgate_assigner.gangs.status.instance_status import InstanceUse, summarize_instances
 from rackgate_assigner.jobs import plan as actions
 from rackgate_assigner.jobs.plan import plan_job
 from rackgate_assigner.jobs.pod_groups.gang_state import late_pods, read_gang_state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.native import v1alpha2, v1beta1
 from rackgate.gang.native.adapter import Adapter
 from rackgate.gang.native.model import ObservedPodGroup
@@ -14,7 +14,7 @@ from rackgate.wire.kueue import Admission, Workload, WorkloadStatus
 from rackgate_assigner.gangs.gang_workload import GangWorkload
 from rackgate_assigner.gangs.native import NativeUse
 from rackgate_assigner.gangs.reactions import admission_run
-from rackgate_assigner.gangs.status import Use, summarize
+from rackgate_assigner.gangs.status.gang_status import Use, summarize
 
 SPEC = {"gangGroups": [{"name": "gg", "minCount": 4}]}
 GANG = GangWorkload(Meta(name="w", namespace="team"), SPEC, expand(SPEC))

@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.topology_requests import GangPodSet
 from rackgate.jobframework.generic_job import JobOutcome
 from rackgate.wire.core import Condition, Meta
 from rackgate.wire.kueue import Admission, Workload, WorkloadStatus
 from rackgate_assigner.gangs.gang_workload import GangWorkload
-from rackgate_assigner.gangs.phases import PodPhase, gang_phase, least_far, pod_phase
-from rackgate_assigner.gangs.status import Use, summarize
+from rackgate_assigner.gangs.status.gang_status import Use, summarize
+from rackgate_assigner.gangs.status.phases import PodPhase, gang_phase, least_far, pod_phase
 
 
 @pytest.mark.requirement("STR-17")

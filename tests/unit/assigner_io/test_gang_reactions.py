@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,17 +13,19 @@ from hypothesis import strategies as st
 from rackgate.api.names import (
     GANG_LINK_ANNOTATION,
     GANG_RUN_ANNOTATION,
+    PODSET_LABEL,
     WORKLOAD_ANNOTATION,
     EvictionReason,
 )
 from rackgate.api.timestamps import parse_rfc3339
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.readiness import Member
 from rackgate.wire.core import Condition, Meta, OwnerReference, Pod, PodSpec, PodStatus
 from rackgate.wire.kueue import RequeueState, Workload, WorkloadStatus
 from rackgate_assigner.gangs.reactions import (
     MAX_S,
     GangCheck,
+    GangEviction,
     GangPod,
     admission_run,
     decide,
@@ -100,6 +103,24 @@ def test_the_time_ends_when_all_pods_were_ready_once() -> None:
 
 def test_race_21_a_time_of_a_clock_that_is_ahead_starts_with_the_first_look() -> None:
     assert due(-3600, admitted()) == (0.0, 10.0)
+
+
+@pytest.mark.requirement("GNG-11")
+def test_pods_that_are_done_count_as_bound_when_they_are_gone() -> None:
+    spec = expand({"gangGroups": [{"name": "gg", "minCount": 3}]})
+    check = GangCheck(RUN, spec, "w", 600.0, done={"main": 2})
+    pods = [member("p0", "a")]
+    assert decide(check, pods, ready_before=False) is None
+    labels = {PODSET_LABEL: "main"}
+    done = GangPod(Member("p1", "p1", labels, gated=False, succeeded=True), lost=False)
+    assert decide(check, [done, *pods], ready_before=False) is None
+    less = replace(check, done={"main": 1})
+    assert decide(less, pods, ready_before=False) == GangEviction(
+        EvictionReason.GANG_TIMEOUT,
+        "2 of 3 pods of gang gg are bound, 1 exist 60 s after the admission",
+    )
+    everything = replace(check, done={"main": 3})
+    assert decide(everything, [], ready_before=False) is None
 
 
 @pytest.mark.requirement("GNG-11")

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from rackgate.api.gang import WorkloadStatus as Schema
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.pod_shapes import pod_shape
 from rackgate.gang.topology_requests import GangPodSet, Rejected, RejectedReason, Requests
 from rackgate.wire.core import Condition, Meta
 from rackgate.wire.kueue import Admission, RequeueState, Workload, WorkloadStatus
 from rackgate_assigner.gangs.gang_workload import GangWorkload, decode_gang_workload
 from rackgate_assigner.gangs.holds import Hold, HoldReason
-from rackgate_assigner.gangs.status import Summary, Use, summarize
+from rackgate_assigner.gangs.status.gang_status import Summary, Use, summarize
 
 ONE = (GangPodSet("main", 4, {}),)
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rackgate.api.names import GANG_RUN_SPEC_ANNOTATION
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.lifecycle import GangChoice
-from rackgate.gang.run_spec import decode_run_spec, encode_run_spec
+from rackgate.gang.runs.run_spec import decode_run_spec, encode_run_spec
 from rackgate.gang.topology_requests import GangPodSet
 from rackgate.wire.core import Meta, OwnerReference
 from rackgate_assigner.gangs.gang_workload import GangWorkload, decode_gang_workload

@@ -345,6 +345,31 @@ def test_quota_and_finalizer_are_held_while_pods_live() -> None:
         assert living(of, going, 0) == actions.ReleaseFinalizer(going)
 
 
+@pytest.mark.requirement("CAP-02")
+@pytest.mark.parametrize("queue", ["queue", None])
+def test_a_deleted_workload_that_waits_for_pods_does_not_block_the_deletion_of_its_job(
+    queue: str | None,
+) -> None:
+    others = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "x"}
+    blocks = {"blockOwnerDeletion": True}
+
+    def step(of: Job, owner: dict[str, Any]) -> actions.Action:
+        job_ = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": of.metadata.uid}
+        owners = [{**others, **blocks}, {**job_, "controller": True, **owner}]
+        own = workload(of, admitted=True, meta={**DELETED, "ownerReferences": owners})
+        state = replace(facts(of, own), live_pods=1)
+        return plan_job(of, [own], state) if queue else plan_unmanaged_job(of, own, state)
+
+    path = "/metadata/ownerReferences/1/blockOwnerDeletion"
+    going = job(queue=queue, meta=DELETED)
+    for of in (going, job(queue=queue, suspend=False, started=True, meta=DELETED)):
+        found = step(of, blocks)
+        assert isinstance(found, actions.UpdateWorkload)
+        assert found.ops == ({"op": "replace", "path": path, "value": False},)
+    assert isinstance(step(going, {}), actions.NoAction)
+    assert not isinstance(step(job(queue=queue), blocks), actions.UpdateWorkload)
+
+
 def test_a_finished_job_whose_pods_live_keeps_its_workload() -> None:
     over = job(finished="Complete")
     own = workload(over, admitted=True, conditions={"Finished": ("True", "Succeeded")})

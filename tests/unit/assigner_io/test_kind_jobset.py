@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,7 +12,8 @@ from rackgate.jobframework.injection import PodSetInfo, StopPhase
 from rackgate.jobframework.registry import JOBSET, owner_of
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
-from rackgate.wire.kueue import FlavorSpec, ResourceFlavor
+from rackgate.wire.kueue import FlavorSpec, ResourceFlavor, Workload
+from rackgate_assigner.gangs.run_spec import JobGang
 from rackgate_assigner.jobs import plan as actions
 from rackgate_assigner.jobs.plan import plan_job
 from rackgate_assigner.jobs.state import (
@@ -230,6 +232,74 @@ def test_pods_that_are_done_are_reported_unless_they_may_come_back(
     states = {"workers": {"ready": 1, "succeeded": 1}}
     of = jobset(suspend=False, started=True, states=states, **options)
     assert facts(of).reclaimable_pods == done
+
+
+def worked(index: int, succeeded: int, **options: Any) -> Job:
+    """A child Job of four pods of which some have succeeded."""
+    found = child(index, **options)
+    spec = msgspec.structs.replace(found.spec, parallelism=4, completions=4)
+    status = msgspec.structs.replace(found.status, succeeded=succeeded)
+    return msgspec.structs.replace(found, spec=spec, status=status)
+
+
+@pytest.mark.requirement("GNG-10")
+def test_pods_that_child_jobs_do_not_create_again_are_counted_if_the_jobset_has_gangs() -> None:
+    of = jobset(failurePolicy={"maxRestarts": 1})
+    parts = [worked(0, 1), worked(1, 0), worked(2, 4, part="Leader"), worked(3, 2, deleted=True)]
+    assert facts(of, None, parts).done_pods == {}
+    gang = JobGang({"workers": "w"}, "{}")
+    found = read_job_state(of, None, Priority(), children=parts, gang=gang)
+    assert found.done_pods == {"workers": {"child-0": 1}}, "the leader is in no gang"
+    both = JobGang({"workers": "w", "leader": "w"}, "{}")
+    found = read_job_state(of, None, Priority(), children=parts, gang=both)
+    assert found.done_pods == {"workers": {"child-0": 1}, "leader": {"child-2": 4}}
+    found = read_job_state(of, None, Priority(), children=[worked(0, 1, finished=True)], gang=gang)
+    assert found.done_pods == {"workers": {"child-0": 4}}, "by its success policy"
+    more = msgspec.structs.replace(worked(0, 5).spec, completions=8)
+    many = msgspec.structs.replace(worked(0, 5), spec=more)
+    found = read_job_state(of, None, Priority(), children=[many], gang=gang)
+    assert found.done_pods == {"workers": {"child-0": 1}}, "three of four are needed"
+
+
+@pytest.mark.requirement("GNG-10")
+def test_a_run_starts_when_its_workload_says_which_pods_are_done() -> None:
+    of, gang = jobset(), JobGang({"workers": "w"}, "{}")
+
+    def step(own: Workload, *parts: Job) -> actions.Action:
+        return plan_job(of, [own], read_job_state(of, own, Priority(), children=parts, gang=gang))
+
+    def told(text: str) -> Workload:
+        own = own_workload(of)
+        annotations = {names.GANG_DONE_PODS_ANNOTATION: text} if text else {}
+        meta = msgspec.structs.replace(own.metadata, annotations=annotations)
+        return msgspec.structs.replace(own, metadata=meta)
+
+    text = '{"workers":{"child-0":1}}'
+    start = actions.StartJob(told(text), gang)
+    assert step(told(text), worked(0, 1)) == start
+    assert isinstance(step(told("")), actions.StartJob)
+    key = names.GANG_DONE_PODS_ANNOTATION
+    path = "/metadata/annotations/scheduling.rackgate.dev~1done-pods"
+    of_former = told('{"workers":{"former":4}}')
+    found = step(of_former, worked(0, 1))
+    assert found == actions.UpdateWorkload(of_former, ({"op": "add", "path": path, "value": text},))
+    plain = told("")
+    first = {"op": "add", "path": "/metadata/annotations", "value": {key: text}}
+    assert step(plain, worked(0, 1)) == actions.UpdateWorkload(plain, (first,))
+    found = step(told(text), worked(0, 0))
+    assert found == actions.UpdateWorkload(told(text), ({"op": "remove", "path": path},))
+
+
+@pytest.mark.requirement("GNG-10")
+@pytest.mark.parametrize("ready", [True, False])
+def test_done_pods_are_written_while_pods_are_missing(*, ready: bool) -> None:
+    """No gang waits while all others run, and each pod that ends would be a write."""
+    of = jobset(suspend=False, started=True)
+    own = own_workload(of, conditions={"PodsReady": "Started"} if ready else None)
+    parts, gang = [worked(0, 1)], JobGang({"workers": "w"}, "{}", started=True)
+    state = read_job_state(of, own, Priority(), children=parts, gang=gang)
+    found = plan_job(of, [own], replace(state, ready=ready))
+    assert isinstance(found, actions.UpdateWorkload) is not ready
 
 
 def test_a_jobset_whose_reclaimed_pods_come_back_queues_again() -> None:

@@ -23,8 +23,9 @@ from rackgate_assigner.watches import decode_workload
 from tests.support import composite_jobs as composite
 from tests.support.objects import RACK
 from tests.unit.assigner_io.builders import TEMPLATE, facts, job, workload
+from tests.unit.assigner_io.kind_builders import cluster, ray_status
 from tests.unit.assigner_io.kind_builders import facts as kind_facts
-from tests.unit.assigner_io.kind_builders import ray_status
+from tests.unit.assigner_io.kind_builders import own_workload as own_workload_of
 
 pytestmark = pytest.mark.requirement("OPS-14")
 
@@ -128,6 +129,29 @@ def test_a_job_that_kueue_admitted_and_did_not_start_is_started() -> None:
         assert isinstance(plan_job(edited, [own], facts(edited, own)), actions.EvictWorkload)
 
 
+@pytest.mark.parametrize(
+    ("chain", "kept"), [("job-train-11111", True), ("another", False), ("", False)]
+)
+def test_an_elastic_job_that_kueue_started_without_topology_runs_on(chain: str, kept: bool) -> None:
+    """Its template names the first slice and no Workload. Only what the Workload has too counts."""
+    key = names.KUEUE_SLICE_CHAIN_ANNOTATION
+    template = {**TEMPLATE, "metadata": {"annotations": {key: chain} if chain else {}}}
+    own_annotations = {names.ELASTIC_ANNOTATION: "true", key: "job-train-11111"}
+    running = job(suspend=False, pod=template, ready=4)
+    own = workload(
+        running,
+        name="job-train-22222",
+        admitted=True,
+        conditions=READY,
+        meta={"annotations": own_annotations},
+    )
+    found = plan_job(running, [own], facts(running, own))
+    assert isinstance(found, actions.NoAction if kept else actions.StopJob)
+    waiting = job(pod=template)
+    found = plan_job(waiting, [own], facts(waiting, own))
+    assert not isinstance(found, actions.EvictWorkload) or "suspended" not in found.message
+
+
 def test_a_finished_workload_is_that_of_an_ended_job_only() -> None:
     old = workload(job(), name="made-by-hand", conditions={"Finished": ("True", "Succeeded")})
     ended = job(finished="Complete")
@@ -184,15 +208,16 @@ def injected(template: dict[str, Any], podset: str) -> dict[str, Any]:
 
 
 def of_kueue(
-    annotations: Mapping[str, str], *, autoscaling: bool, sidecar: bool
+    annotations: Mapping[str, str], *, autoscaling: bool, sidecar: bool, started: bool = True
 ) -> tuple[RayCluster, Workload]:
-    """A RayCluster that Kueue runs, and its Workload."""
+    """A RayCluster that Kueue admitted, and runs if it `started` it, and its Workload."""
     groups = [composite.worker_group("small", 2, annotations=annotations)]
     body = composite.raycluster(
-        "train", groups, head_annotations=annotations, autoscaling=autoscaling, suspend=False
+        "train", groups, head_annotations=annotations, autoscaling=autoscaling, suspend=not started
     )
     body["metadata"] |= {"namespace": "ns", "uid": "u", "resourceVersion": "7"}
-    body["status"] = ray_status(2, HeadPodReady=True)
+    if started:
+        body["status"] = ray_status(2, HeadPodReady=True)
     stored = workload_body(RAYCLUSTER.decode(json.dumps(body).encode()), "w", Priority())
     request: dict[str, Any] | None = (
         {"required": RACK} if names.REQUIRED_TOPOLOGY in annotations else None
@@ -209,8 +234,9 @@ def of_kueue(
             podset["topologyRequest"] = request
     spec = body["spec"]
     head, (group,) = spec["headGroupSpec"], spec["workerGroupSpecs"]
-    head["template"] = injected(head["template"], "head")
-    group["template"] = injected(group["template"], "small")
+    if started:
+        head["template"] = injected(head["template"], "head")
+        group["template"] = injected(group["template"], "small")
     assignments = [
         {"name": one["name"], "count": one["count"], "flavors": {"cpu": "tas"}}
         for one in stored["spec"]["podSets"]
@@ -238,6 +264,35 @@ def test_a_raycluster_that_kueue_started_is_not_changed(
     found = kind_facts(running, own)
     assert found.change is None
     assert not isinstance(plan_job(running, [own], found), actions.EvictWorkload)
+
+
+@pytest.mark.parametrize("annotations", TOPOLOGIES, ids=["implicit", "required", "unconstrained"])
+@pytest.mark.parametrize("sidecar", [True, False])
+def test_a_raycluster_that_kueue_admitted_and_did_not_start_is_started(
+    annotations: dict[str, str], sidecar: bool
+) -> None:
+    waiting, own = of_kueue(annotations, autoscaling=True, sidecar=sidecar, started=False)
+    found = plan_job(waiting, [own], kind_facts(waiting, own))
+    assert not isinstance(found, actions.EvictWorkload | actions.DeactivateWorkload), found
+
+
+@pytest.mark.parametrize("workers", [True, False])
+@pytest.mark.parametrize("waiting", [True, False])
+def test_an_autoscaler_that_was_not_admitted_is_a_change(waiting: bool, workers: bool) -> None:
+    """Its user says what it requests. Only a Workload of Kueue lacks it although it is admitted."""
+    small: dict[str, Any] = {} if workers else {"workerGroupSpecs": []}
+    own = own_workload_of(cluster(**small))
+    changed = cluster(
+        suspend=waiting,
+        started=not waiting,
+        autoscaling=True,
+        autoscalerOptions={"resources": {"requests": {"cpu": "64"}}},
+        **small,
+        status={} if waiting else ray_status(2, HeadPodReady=True),
+    )
+    found = plan_job(changed, [own], kind_facts(changed, own))
+    assert isinstance(found, actions.EvictWorkload)
+    assert found.reason == names.EvictionReason.JOB_CHANGED
 
 
 @pytest.mark.parametrize("annotations", TOPOLOGIES, ids=["implicit", "required", "unconstrained"])

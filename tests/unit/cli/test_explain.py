@@ -25,11 +25,11 @@ from rackgate_assigner.explain.explanation import (
     ResourceCapacity,
 )
 from rackgate_cli.__main__ import main
+from rackgate_cli.cluster.target import cluster_target
 from rackgate_cli.errors import UsageError
 from rackgate_cli.explain import command as verb
 from rackgate_cli.explain.view import blocks
 from rackgate_cli.tables import Block, Grid, Heading, Line, clean, plain, show
-from rackgate_cli.target import cluster_target
 from tests.support.objects import job
 
 HOSTILE = "a\x1b[2J\nb\u202ec\u200b[red]d\u2028"

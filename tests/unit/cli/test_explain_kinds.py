@@ -11,8 +11,8 @@ import yaml
 from rackgate.api import names
 from rackgate.features import Features
 from rackgate_assigner.cache.cache import Cache
+from rackgate_cli.explain.cluster_reading import ClusterReading
 from rackgate_cli.explain.manifest import SubmissionPreview, load, preview_submission
-from rackgate_cli.explain.reading import ClusterReading
 from tests.support import composite_jobs as composite
 from tests.support.objects import RACK
 

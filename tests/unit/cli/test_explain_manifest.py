@@ -21,9 +21,9 @@ from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.explain.explanation import Explanation
 from rackgate_assigner.workload.info import workload_info
 from rackgate_cli.errors import UsageError
+from rackgate_cli.explain.cluster_reading import ClusterReading
 from rackgate_cli.explain.manifest import applied, load, preview_submission
 from rackgate_cli.explain.preview import explain_preview
-from rackgate_cli.explain.reading import ClusterReading
 from tests.support.objects import BLOCK, RACK, job
 from tests.unit.assigner.builders import cache_with, fx_a
 

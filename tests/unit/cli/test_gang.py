@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rackgate.gang.collapse import collapse
+from rackgate.gang.forms.collapse import collapse
 from rackgate.gang.shape import Shape, shape_of
 from rackgate.gang.validation import errors_of
 from rackgate_cli.__main__ import main

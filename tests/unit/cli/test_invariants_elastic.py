@@ -229,6 +229,19 @@ def test_a_recreated_pod_that_stays_gated_is_found() -> None:
     assert rules(world) == [], "one that is on its way out holds its place"
 
 
+@pytest.mark.requirement("OPS-14")
+def test_a_gated_pod_that_names_only_the_first_slice_of_kueue_is_no_breach() -> None:
+    world = ray()
+    key, pod = names.KUEUE_SLICE_CHAIN_ANNOTATION, ray_pod(2, None)
+    pod["metadata"]["annotations"][key] = pod["metadata"]["annotations"].pop(
+        names.WORKLOAD_ANNOTATION
+    )
+    world.pods[3] = pod
+    assert rules(world) == ["not-released"]
+    del pod["metadata"]["annotations"][key]
+    assert "orphan-gated-pod" in rules(world)
+
+
 def test_a_recreated_pod_of_a_placed_cluster_that_stays_gated_is_found() -> None:
     world = ray(topology=True)
     world.pods[3] = ray_pod(2, None)

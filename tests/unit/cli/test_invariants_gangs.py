@@ -28,6 +28,7 @@ from tests.support.sound_cluster import (
     workload,
 )
 
+DONE = names.GANG_DONE_PODS_ANNOTATION
 GANG = "three"
 RUN = run_id("workload-train", EARLY)
 # Between EARLY, when the Workload was admitted, and LATE.
@@ -227,7 +228,7 @@ def test_a_gate_of_another_owner_is_no_reason_to_release_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    "loss", ["replaced", "gone", "succeeded", "unhealthy", "evicted", "enough"]
+    "loss", ["replaced", "gone", "succeeded", "done", "unhealthy", "evicted", "enough"]
 )
 def test_a_gang_that_has_lost_pods_may_be_released_in_part(loss: str) -> None:
     world = in_part()
@@ -237,6 +238,8 @@ def test_a_gang_that_has_lost_pods_may_be_released_in_part(loss: str) -> None:
         world.pods.remove(world.pod("train-2"))
     elif loss == "succeeded":
         world.workload["status"]["reclaimablePods"] = [{"name": "main", "count": 1}]
+    elif loss == "done":
+        world.workload["metadata"].setdefault("annotations", {})[DONE] = "{}"
     elif loss == "unhealthy":
         world.workload["status"]["unhealthyNodes"] = [{"name": "n2"}]
     elif loss == "evicted":
@@ -377,7 +380,9 @@ def test_a_pod_that_goes_while_its_gang_is_released_counts(loss: str) -> None:
     assert seen.short() == []
 
 
-@pytest.mark.parametrize("reason", ["started", "relisted", "later numbers", "another run", "done"])
+@pytest.mark.parametrize(
+    "reason", ["started", "relisted", "later numbers", "another run", "reclaimed", "done"]
+)
 def test_starts_that_cannot_be_judged_are_left_out(reason: str) -> None:
     group = {"minCount": 5} if reason == "later numbers" else {}
     seen = Watched(**group)
@@ -386,8 +391,10 @@ def test_starts_that_cannot_be_judged_are_left_out(reason: str) -> None:
     elif reason == "later numbers":
         meta = seen.world.gang_workloads[0]["metadata"]
         meta |= {"generation": 2, "managedFields": [{"manager": "kubectl", "time": EARLY}]}
-    elif reason == "done":
+    elif reason == "reclaimed":
         seen.world.workload["status"]["reclaimablePods"] = [{"name": "main", "count": 1}]
+    elif reason == "done":
+        seen.world.workload["metadata"].setdefault("annotations", {})[DONE] = "{}"
     for attribute in ("workloads", "gang_workloads"):
         handler = seen.handler(attribute)
         for item in getattr(seen.world, attribute):

@@ -14,6 +14,7 @@ import yaml
 
 from rackgate.installation.marker import KUEUE_CONFIGURATION
 from rackgate.runtime.settings import BaseServiceSettings, load_settings
+from rackgate_cli.cluster.roles import AGGREGATED, KUEUE_ROLES, PARTS
 from rackgate_cli.controlplane import compose, defaults, install
 from rackgate_cli.controlplane.binaries.versions import SERVICES
 from rackgate_cli.controlplane.cluster import Cluster
@@ -21,7 +22,6 @@ from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.services import configuration
 from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.locations import deploy_dir
-from rackgate_cli.roles import AGGREGATED, KUEUE_ROLES, PARTS
 from rackgate_webhook.settings import CONVERTED_CRDS
 
 DEPLOY = deploy_dir()

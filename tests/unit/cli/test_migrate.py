@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -458,7 +461,15 @@ def test_draining_holds_each_clusterqueue_and_resumes_it() -> None:
 
 def test_the_commands_are_those_of_the_page() -> None:
     lines = [line.strip() for step in planned(cluster_queue("cq")).steps for line in step.commands]
-    for words in ("no older version is stored:", "no namespace of the cluster can be deleted:"):
+    for words in (
+        "They are needed to go\nback:",
+        "no older version is stored:",
+        "delete its webhook configurations:",
+        "Remove its\nannotation:",
+        "cluster can be deleted:",
+        "rejects new ones:",
+        "chart of Kueue to\ndelete them.",
+    ):
         for line in commands("migrate-from-kueue", words).splitlines():
             assert line.strip() in lines
 
@@ -564,9 +575,58 @@ def test_findings_without_effect_say_what_to_do() -> None:
         assert all(one.to_do for one in item.findings)
 
 
+KUBECTL = """#!/bin/sh
+case "$*" in
+*"-o name") printf '%s\\n' $NAMES ;;
+"get -o yaml "*) echo "$@" >> asked; cat listed.yaml ;;
+esac
+"""
+SERVER = {"creationTimestamp": "2026-01-01T00:00:00Z", "generation": 2, "resourceVersion": "7"}
+
+
+@pytest.mark.requirement("OPS-14")
+@pytest.mark.parametrize("several", [True, False])
+def test_the_saved_webhooks_can_be_applied_again(tmp_path: Path, several: bool) -> None:
+    """With nothing but kubectl, sed and grep: the API server rejects a resourceVersion then."""
+    hook = "validatingwebhookconfiguration.admissionregistration.k8s.io"
+    listed = [f"{hook}/kueue-validating", *([f"{hook}/kueue-other"] if several else [])]
+    objects: list[dict[str, Any]] = [
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": one.partition("/")[2], "uid": "u", **SERVER},
+            "webhooks": [{"name": "w", "rules": [{"resources": ["jobs"]}]}],
+        }
+        for one in listed
+    ]
+    whole = {"apiVersion": "v1", "items": objects, "kind": "List", "metadata": SERVER}
+    text = yaml.safe_dump(whole if several else objects[0], sort_keys=True)
+    (tmp_path / "listed.yaml").write_text(text)
+    (tmp_path / "kubectl").write_text(KUBECTL)
+    (tmp_path / "kubectl").chmod(0o755)
+    steps = planned(cluster_queue("cq")).steps
+    (line,) = [one for step in steps for one in step.commands if one.endswith("> webhooks.yaml")]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    names_of_all = " ".join([*listed, f"{hook}/jobset"])
+    environment = {"PATH": path, "NAMES": names_of_all}
+    bash = shutil.which("bash") or "bash"
+    subprocess.run([bash, "-c", line], cwd=tmp_path, env=environment, timeout=20, check=True)
+    assert (tmp_path / "asked").read_text().split() == ["get", "-o", "yaml", *listed]
+    saved = yaml.safe_load((tmp_path / "webhooks.yaml").read_text())
+    found = saved["items"] if several else [saved]
+    for was, one in zip(objects, found, strict=True):
+        assert one == {**was, "metadata": {"name": was["metadata"]["name"]}}
+
+
+def test_the_plan_needs_no_tool_that_may_be_missing() -> None:
+    for drain in (False, True):
+        steps = plan_of(report_of([], "cluster", ()), "kueue-system", drain=drain).steps
+        for line in (one for step in steps for one in step.commands):
+            assert not re.search(r"\bjq\b|\byq\b", line), line
+
+
 def test_the_plan_saves_only_objects_of_kueue_and_stops_cert_manager() -> None:
     lines = [line for step in planned(cluster_queue("cq")).steps for line in step.commands]
     saved = [line for line in lines if "webhooks.yaml" in line or "apiservices.yaml" in line]
     assert len(saved) == 2
-    assert all("select(" in line and ".metadata.resourceVersion" in line for line in saved)
     assert any("cert-manager.io/inject-ca-from-" in line for line in lines)

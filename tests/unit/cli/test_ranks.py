@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rackgate.jobframework.ranks import rank_of
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import PodSet, PodSetTopologyRequest
-from rackgate_cli.jobs.ranks import rank_of
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB = "jobset.sigs.k8s.io/job-index"

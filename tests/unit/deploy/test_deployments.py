@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rackgate.runtime.connections import SHUTDOWN_TIMEOUT_S
+from rackgate.runtime.serving.connections import SHUTDOWN_TIMEOUT_S
 from rackgate.runtime.settings import BaseServiceSettings, load_settings
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_cli.controlplane import install

@@ -15,16 +15,18 @@ DEPLOY = deploy_dir()
 POLICIES = install.documents(DEPLOY / "network" / "policies.yaml")
 DEPLOYMENTS = {
     entry["metadata"]["labels"]["app.kubernetes.io/name"]: entry["spec"]["template"]
-    for entry in install.documents(DEPLOY / "services")
+    for folder in ("services", "console")
+    for entry in install.documents(DEPLOY / folder)
     if entry["kind"] == "Deployment"
 }
 SYSTEM = {"kubernetes.io/metadata.name": "kube-system"}
 MONITORING = {"kubernetes.io/metadata.name": "monitoring", "metrics": "enabled"}
+INGRESS = {"kubernetes.io/metadata.name": "ingress", "console": "enabled"}
 USERS = {"kubernetes.io/metadata.name": "team-a"}
 OWN = {"kubernetes.io/metadata.name": "rackgate-system"}
 # An address that belongs to no pod: a node, an API server, the internet.
 NO_POD: Labels | None = None
-OTHERS: tuple[Labels | None, ...] = (SYSTEM, MONITORING, USERS, OWN, NO_POD)
+OTHERS: tuple[Labels | None, ...] = (SYSTEM, MONITORING, INGRESS, USERS, OWN, NO_POD)
 
 
 def selects(selector: dict[str, Any], labels: Labels) -> bool:
@@ -74,6 +76,8 @@ def test_reviews_come_from_anywhere_metrics_to_monitoring_and_nothing_else(
     wanted |= {("TCP", ports[name]) for name in ("reviews", "visibility") if name in ports}
     if other == MONITORING:
         wanted.add(("TCP", ports["health"]))
+    if other == INGRESS and "page" in ports:
+        wanted.add(("TCP", ports["page"]))
     labels = DEPLOYMENTS[service]["metadata"]["labels"]
     assert open_ports(labels, "Ingress", other) == wanted
 

@@ -12,9 +12,10 @@ from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from rackgate.features import Features
 from rackgate_assigner.cache.cache import Cache
-from rackgate_cli import roles
+from rackgate_cli.cluster import roles
 from rackgate_cli.controlplane import install
-from rackgate_cli.explain.reading import ClusterReading, _cache_setters
+from rackgate_cli.explain.cluster_reading import ClusterReading
+from rackgate_cli.explain.reading import _cache_setters
 from rackgate_cli.locations import deploy_dir
 from rackgate_invariants.reading import SOURCES
 

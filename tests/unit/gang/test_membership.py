@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.membership import GangKey, Mismatch, Part, part_of, replica_key
 from rackgate.gang.readiness import Member, gangs_of
 from rackgate.gang.topology_requests import GangPodSet, topology_requests

@@ -15,7 +15,7 @@ from rackgate.api.names import (
     NATIVE_REPLICA_ANNOTATION,
     REPLICATED_JOB_LABEL,
 )
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.native.model import (
     GangMember,
     Owner,

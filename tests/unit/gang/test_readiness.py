@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rackgate.gang.expand import expand
+from rackgate.api.names import REPLICATED_JOB_LABEL
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.link import run_id
 from rackgate.gang.membership import Mismatch
 from rackgate.gang.readiness import Gangs, Member, Waiting, gangs_of
@@ -33,7 +34,12 @@ def _gangs(
     members: list[Member], spec: dict[str, Any] = ONE_GANG, *, run: str = RUN, **fields: Any
 ) -> Gangs:
     return gangs_of(
-        spec, members, run=run, assigned=fields.get("assigned", {pod.uid for pod in members})
+        spec,
+        members,
+        run=run,
+        assigned=fields.get("assigned", {pod.uid for pod in members}),
+        ended=fields.get("ended", ()),
+        gone=fields.get("gone", {}),
     )
 
 
@@ -108,6 +114,51 @@ def test_succeeded_pods_count_as_present() -> None:
     found = _gangs(pods, assigned={"1", "2"})
     assert found.releasable() >= {"1", "2"}
     assert found.states[0].bound == 1
+
+
+@pytest.mark.requirement("GNG-10")
+def test_pods_that_succeeded_count_as_present_when_they_are_gone() -> None:
+    found = _gangs(_pods(2), gone={"main": 1})
+    assert found.releasable() == {"0", "1"}
+    assert found.states[0].bound == 1
+    assert _gangs(_pods(1), gone={"main": 1}).releasable() == frozenset()
+    assert _gangs([], gone={"main": 3}).states[0].bound == 3
+    spec = expand({"gangGroups": [{"name": "gg", "minCount": 3, "maxCount": 3}]})
+    assert len(_gangs(_pods(4), spec, gone={"main": 1}).releasable()) == 2
+
+
+@pytest.mark.requirement("GNG-12")
+def test_a_pod_that_ended_in_this_run_shows_that_its_gang_has_started() -> None:
+    ended = [Member("e", "pod-e", {}, gated=False, run=RUN, succeeded=True)]
+    found = _gangs(_pods(1), ended=ended)
+    assert found.releasable() == {"0"}
+    assert found.states[0].members == _pods(1), "it does not count"
+    earlier = [replace(pod, run="earlier") for pod in ended]
+    assert _gangs(_pods(1), ended=earlier).releasable() == frozenset()
+    of_other = [replace(pod, labels={"role": "a"}) for pod in ended]
+    both = [*_pods(1, role="a"), *_pods(1, role="b")]
+    assert _gangs(both, TWO_GANGS, ended=of_other).releasable() == {"a0"} | (
+        _gangs(both, TWO_GANGS).releasable()
+    )
+
+
+@pytest.mark.requirement("GNG-10")
+def test_pods_that_are_gone_count_only_in_a_gang_that_has_all_pods_of_their_podset() -> None:
+    both = [*_pods(1, role="a"), *_pods(1, role="b")]
+    assert _gangs(both, TWO_GANGS, gone={"main": 1}).releasable() == {"b0"}
+    groups = [{"name": "gg", "minCount": 3}]
+    replicated = expand({"replicaMode": "ReplicatedGangs", "replicaKey": "r", "gangGroups": groups})
+    found = _gangs(_pods(2, r="1"), replicated, gone={"main": 1})
+    assert found.releasable() == frozenset()
+    assert len(found.states) == 1
+    selected = {"name": "a", "minCount": 2, "selector": {"key": "role", "values": ["a"]}}
+    rest = expand({"gangGroups": [selected, {"name": "b", "minCount": 2}]})
+    assert _gangs(_pods(1, role="b"), rest, gone={"main": 1}).releasable() == frozenset()
+    groups = [{"name": "a", "minCount": 2}, {"name": "b", "minCount": 2}]
+    by_name = expand({"gangGroups": groups})
+    one = [replace(pod, labels={REPLICATED_JOB_LABEL: "a"}) for pod in _pods(1)]
+    assert _gangs(one, by_name, gone={"a": 1}).releasable() == {"0"}
+    assert _gangs(one, by_name, gone={"b": 1}).releasable() == frozenset()
 
 
 def test_gangs_of_one_workload_are_released_independently() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rackgate.api.names import COMPLETION_INDEX_LABEL, JOB_INDEX_LABEL, REPLICATED_JOB_LABEL
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.nesting import (
     Enclosing,
     NestedPodSet,

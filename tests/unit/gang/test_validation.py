@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rackgate.gang.collapse import collapse
-from rackgate.gang.expand import expand, quote_off
+from rackgate.gang.forms.collapse import collapse
+from rackgate.gang.forms.expand import expand, quote_off
 from rackgate.gang.validation import errors_of, warnings_of
 
 JOB = {"apiGroup": "batch", "kind": "Job", "name": "j"}

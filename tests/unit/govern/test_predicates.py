@@ -9,7 +9,7 @@ import pytest
 from rackgate.api import names
 from rackgate.jobframework.errors import MalformedError
 from rackgate.jobframework.injection import PodTemplate, injection_errors
-from rackgate.jobframework.managed import is_managed, is_tas_pod, podset_of_pod, queue_of
+from rackgate.jobframework.managed import is_managed, is_pod_of, is_tas_pod, podset_of_pod, queue_of
 from rackgate.jobframework.templates import reserved_errors, strip_reserved
 from tests.support.objects import RACK
 
@@ -28,6 +28,28 @@ def test_a_claim_needs_both_marks() -> None:
     assert podset_of_pod(annotations, labels) == ("w", "main")
     assert podset_of_pod(annotations, {}) is None
     assert podset_of_pod({}, labels) is None
+
+
+@pytest.mark.requirement("OPS-14")
+def test_a_pod_of_kueue_that_names_only_the_first_slice_claims_that_one() -> None:
+    """Kueue writes the name of the Workload only with its gate TopologyAwareScheduling."""
+    first, labels = {names.KUEUE_SLICE_CHAIN_ANNOTATION: "first"}, {names.PODSET_LABEL: "main"}
+    assert podset_of_pod(first, labels) == ("first", "main")
+    assert podset_of_pod(first, {}) is None
+    both = {**first, names.WORKLOAD_ANNOTATION: "second"}
+    assert podset_of_pod(both, labels) == ("second", "main")
+
+
+@pytest.mark.requirement("OPS-14")
+def test_a_pod_of_kueue_belongs_to_the_slices_after_the_one_that_it_names() -> None:
+    chain = names.KUEUE_SLICE_CHAIN_ANNOTATION
+    pod = {names.WORKLOAD_ANNOTATION: "second", chain: "first"}
+    assert is_pod_of(pod, "second", {})
+    assert is_pod_of(pod, "third", {chain: "first"})
+    assert not is_pod_of(pod, "third", {chain: "another"})
+    assert not is_pod_of(pod, "third", {})
+    assert is_pod_of({chain: "first"}, "first", {})
+    assert not is_pod_of({names.WORKLOAD_ANNOTATION: "second"}, "third", {})
 
 
 def test_the_queue_label_governs_even_when_empty() -> None:

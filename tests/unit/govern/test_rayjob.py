@@ -12,7 +12,7 @@ from rackgate.jobframework.managed import inject
 from rackgate.jobframework.rayjob.wire import RayJob
 from rackgate.jobframework.registry import RAYJOB
 from rackgate.jobframework.templates import annotations_of, gates_of, labels_of
-from rackgate.wire.kueue import FlavorSpec, ResourceFlavor
+from rackgate.wire.kueue import FlavorSpec, ResourceFlavor, Workload
 from rackgate_assigner.jobs.patches import start_patch, workload_body
 from rackgate_assigner.jobs.state import Priority, read_job_state
 from rackgate_assigner.watches import decode_workload
@@ -23,6 +23,7 @@ from tests.unit.govern.patching import apply_patch
 from tests.unit.webhook.reviews import review
 
 ASKS = marks(required=RACK)
+FLAVORS = {"a": ResourceFlavor(spec=FlavorSpec(node_labels={"pool": "a"}))}
 
 
 def governed(asked: dict[str, Any]) -> dict[str, Any]:
@@ -83,15 +84,7 @@ def test_the_submitter_that_its_user_wrote_is_kept() -> None:
 @pytest.mark.parametrize("written", [{}, {"submitterPodTemplate": {}}])
 def test_a_start_writes_the_submitter_that_no_webhook_wrote(written: dict[str, Any]) -> None:
     asked = rayjob("train", [worker_group("w", 2)], suspend=True, **written)
-    job = decoded(asked)
-    body = workload_body(job, "w", Priority())
-    assignments = [
-        {"name": one["name"], "count": one["count"], "flavors": {"cpu": "a"}}
-        for one in body["spec"]["podSets"]
-    ]
-    body["status"] = {"admission": {"clusterQueue": "cq", "podSetAssignments": assignments}}
-    workload = decode_workload(msgspec.json.encode(body))
-    flavors = {"a": ResourceFlavor(spec=FlavorSpec(node_labels={"pool": "a"}))}
+    job, workload, flavors = decoded(asked), admitted_workload(asked), FLAVORS
     patch = start_patch(job, workload, flavors)
     assert isinstance(patch, list)
     started = apply_patch(asked, patch)
@@ -113,6 +106,42 @@ def test_a_start_writes_the_submitter_that_no_webhook_wrote(written: dict[str, A
     )
     assert after.stopped
     assert not after.started
+
+
+def admitted_workload(asked: dict[str, Any]) -> Workload:
+    """Admitted in flavor `a`."""
+    body = workload_body(decoded(asked), "w", Priority())
+    assignments = [
+        {"name": one["name"], "count": one["count"], "flavors": {"cpu": "a"}}
+        for one in body["spec"]["podSets"]
+    ]
+    body["status"] = {"admission": {"clusterQueue": "cq", "podSetAssignments": assignments}}
+    return decode_workload(msgspec.json.encode(body))
+
+
+@pytest.mark.requirement("HOOK-03", "TAS-26")
+@pytest.mark.parametrize("annotations", [None, ASKS])
+def test_a_stop_restores_a_submitter_that_is_not_used_any_more(
+    annotations: dict[str, str] | None,
+) -> None:
+    """Its user suspends it and changes the mode in one write, with the webhook or without."""
+    own: dict[str, Any] = {"spec": {"containers": [{"name": "mine"}], "restartPolicy": "Never"}}
+    if annotations:
+        own["metadata"] = {"annotations": annotations}
+    asked = governed(rayjob("train", [worker_group("w", 2)], submitterPodTemplate=own))
+    workload, flavors = admitted_workload(asked), FLAVORS
+    patch = start_patch(decoded(asked), workload, flavors)
+    assert isinstance(patch, list)
+    started = apply_patch(asked, patch)
+    started["spec"].update(suspend=True, submissionMode="HTTPMode")
+    stopped = decoded(started, jobDeploymentStatus="Suspended")
+    stop = read_job_state(stopped, workload, Priority(), flavors=flavors).stop
+    restored = apply_patch(started, stop.operations)
+    assert restored["spec"]["submitterPodTemplate"] == own
+    after = decoded(restored, jobDeploymentStatus="Suspended")
+    state = read_job_state(after, workload, Priority(), flavors=flavors)
+    assert (state.stopped, state.started) == (True, False)
+    assert [podset["name"] for podset in state.podsets] == ["head", "w"]
 
 
 @pytest.mark.requirement("HOOK-10")

@@ -21,8 +21,8 @@ from rackgate_assigner.jobs.patches import start_patch, workload_body
 from rackgate_assigner.jobs.state import Priority, is_managed, read_job_state, workload_name_of
 from rackgate_assigner.uninstall.plan import PatchJob, RunningJobsPolicy, plan_restore
 from rackgate_assigner.watches import Watches, decode_workload
+from rackgate_cli.explain.cluster_reading import ClusterReading
 from rackgate_cli.explain.manifest import load, preview_submission
-from rackgate_cli.explain.reading import ClusterReading
 from rackgate_ungater.state_machine.gated_objects import decode_workload as gated_workload
 from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.validate import validate

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rackgate.api import names
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate_ungater.state_machine.events import PodSeen, WorkloadSeen
 from rackgate_ungater.state_machine.gang_waits import (
     GANG_WAITING_S,

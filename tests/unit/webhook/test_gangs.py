@@ -10,7 +10,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate.features import GANG_SCHEDULING, WORKLOAD_REV_N
-from rackgate.gang.expand import quote_off
+from rackgate.gang.forms.expand import quote_off
 from rackgate.gang.link import PER_JOB, child_job_link
 from rackgate_webhook.admission.gangs import GANG_WORKLOAD, GangRules
 from rackgate_webhook.admission.mutate import mutate

@@ -25,8 +25,8 @@ from rackgate.kube.errors import (
     NotFoundError,
     TransportError,
 )
+from rackgate_cli.cluster.lists import list_objects
 from rackgate_cli.errors import CommandError
-from rackgate_cli.lists import list_objects
 from rackgate_cli.osmo.apply.plan import (
     Action,
     Create,

@@ -17,9 +17,9 @@ from rackgate_cli.osmo.arguments import (
 from rackgate_cli.verbs import add_target
 
 if TYPE_CHECKING:
+    from rackgate_cli.cluster.target import ClusterTarget
     from rackgate_cli.osmo.apply.applier import Outcome
     from rackgate_cli.osmo.inputs import Objects
-    from rackgate_cli.target import ClusterTarget
     from rackgate_cli.verbs import Subparsers
 
 
@@ -70,11 +70,11 @@ def add_verbs(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Apply; return 0. Also prints what was done before an error."""
     from rackgate.kube.errors import KubeError
+    from rackgate_cli.cluster.target import target_of
     from rackgate_cli.errors import CommandError
     from rackgate_cli.osmo.apply.applier import Outcome
     from rackgate_cli.osmo.inputs import objects_of
     from rackgate_cli.osmo.render import print_left_out
-    from rackgate_cli.target import target_of
 
     cluster_target = target_of(arguments, "osmo")
     found = objects_of(arguments, cluster_target.namespace)

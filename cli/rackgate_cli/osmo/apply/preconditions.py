@@ -10,8 +10,8 @@ from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
+from rackgate_cli.cluster.lists import list_objects
 from rackgate_cli.errors import CommandError
-from rackgate_cli.lists import list_objects
 from rackgate_cli.osmo.apply.plan import Object
 from rackgate_cli.osmo.inputs import find_pool
 from rackgate_cli.tables import clean

@@ -27,6 +27,14 @@ leaderElection:
   leaseDuration: 15
   stateDir: /var/lib/rackgate
 {{- end }}
+{{- define "rackgate.console.defaults" -}}
+apiVersion: config.rackgate.dev/v1alpha1
+kind: ConsoleConfiguration
+health:
+  port: 8081
+page:
+  port: 8090
+{{- end }}
 {{- define "rackgate.certManager" -}}
 source: provided
 secretName: rackgate-webhook-certificate

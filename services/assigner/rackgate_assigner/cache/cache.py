@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rackgate.features import DEFAULTS, Features
+from rackgate.jobframework.slice_chains import SliceChains
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
 from rackgate_assigner.assumed_writes import AssumedStatus
@@ -149,6 +150,7 @@ class Cache(Objects):
         )
         # Pods that lost their controller, by the Workload that they name.
         self._pods_without_owner: dict[str, set[str]] = {}
+        self._slice_chains = SliceChains[str]()
         self.hosts = Hosts(self.nodes.values())
         self._ending = EndingWorkloads(self.excess_usage, self.live_pods, self.nodes, self.hosts)
         self.trees = Trees(self.nodes, self.flavors, self.pods.charged, self.usages, self.hosts)
@@ -207,6 +209,9 @@ class Cache(Objects):
 
     def put_pod(self, row: PodInfo) -> None:
         """As `set_pod`, for a bound pod that has not ended."""
+        self._slice_chains.set_pod(row.key, row.slice_chain)
+        if row.slice_chain:
+            row = self._of_live_slice(row)
         before = self.pods.rows.get(row.key)
         if before is not None and row.uid == before.uid and before.owner_uid and not row.owner_uid:
             # Its controller is gone, or its owner reference was removed: it still counts.
@@ -231,11 +236,18 @@ class Cache(Objects):
         before = self.pods.rows.get(key)
         if before is None:
             return
+        self._slice_chains.set_pod(key, "")
         discard(self._pods_without_owner, before.workload_annotation, key)
         if self.pods.drop(key) and self._affects_scheduling(before):
             self.epoch += 1
         if self._mark_reclaimable_outdated([before]):
             self.epoch += 1
+
+    def _of_live_slice(self, row: PodInfo) -> PodInfo:
+        """The pod, with the Workload that it belongs to now if Kueue replaced the one it names."""
+        named = row.workload_annotation or row.slice_chain
+        workload = self._slice_chains.workload_of(row.slice_chain, named)
+        return row if workload == row.workload else replace(row, workload=workload)
 
     def set_owner(self, uid: str, root: str, namespace: str = "") -> None:
         """Pods of this controller are pods of another object: those of a Job, of its JobSet.
@@ -349,6 +361,12 @@ class Cache(Objects):
         if old is None and row.key in self._pods_without_owner:
             for key in sorted(self._pods_without_owner[row.key]):
                 self.put_pod(self.pods.rows[key])
+        self._set_slice_chain(row.key, row.slice_chain, admitted=row.admitted)
+
+    def _set_slice_chain(self, key: str, chain: str, *, admitted: bool = False) -> None:
+        """Kueue may have replaced the Workload that pods name by this one."""
+        for pod in sorted(self._slice_chains.set_workload(key, chain, admitted=admitted)):
+            self.put_pod(self.pods.rows[pod])
 
     def _record_inputs(self, old: WorkloadInfo | None, row: WorkloadInfo) -> bool:
         """Record what a changed Workload means for itself and others, apart from its usage.
@@ -397,6 +415,7 @@ class Cache(Objects):
         for gone in {key, parent} - self.workloads.keys():
             self._quota_usage.forget(gone)
         self._update_excess_usage({root})
+        self._set_slice_chain(key, "")
 
     def assume(self, key: str, assignment: Assignment, *, replace_existing: bool = False) -> None:
         """Charge an assignment before its status write is seen; may replace an existing one.

@@ -143,15 +143,18 @@ def _selector_cause(
     of = f'None of the {len(nodes)} nodes of flavor "{flavor}" has'
     if len(nodes) == 1:
         of = f'The only node of flavor "{flavor}" does not have'
-    missing = {
-        key: value
-        for key, value in sorted(selector.items())
-        if all(node.labels.get(key) != value for node in nodes)
-    }
-    if not missing:
+    missing = next(
+        (
+            (key, value)
+            for key, value in sorted(selector.items())
+            if all(node.labels.get(key) != value for node in nodes)
+        ),
+        None,
+    )
+    if missing is None:
         pairs = ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))
         return Cause(f"{of} all the labels of the nodeSelector: {pairs}")
-    key, value = next(iter(missing.items()))
+    key, value = missing
     values = sorted({node.labels[key] for node in nodes if key in node.labels})
     text = f"{of} the label {key}={value} of the nodeSelector"
     if values:

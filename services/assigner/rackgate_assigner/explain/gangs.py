@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from rackgate.api.names import GANG_GATE
-from rackgate.gang.expand import DEFAULT_TIMEOUT_S
+from rackgate.gang.forms.expand import DEFAULT_TIMEOUT_S
 from rackgate.gang.levels import Object
 from rackgate.gang.link import link_of
-from rackgate.gang.readiness import GangState, gangs_of, least_of
+from rackgate.gang.readiness import NOTHING, GangState, gangs_of, least_of
 from rackgate.wire.core import Pod
 from rackgate_assigner.explain.explanation import GangView, NotRunningPods
 from rackgate_assigner.explain.running import reason_not_running
-from rackgate_assigner.gangs.reactions import gang_pod
+from rackgate_assigner.gangs.reactions import gang_pod, gone_of
 
 
 def gang_views(
@@ -26,6 +26,7 @@ def gang_views(
     since_s: float | None,
     top: int,
     absent: str = "",
+    done: Mapping[str, int] = NOTHING,
 ) -> list[GangView]:
     """The gangs of a job, in the order of their groups.
 
@@ -37,6 +38,7 @@ def gang_views(
         since_s: seconds since that admission, None if unknown.
         top: names to list for each reason.
         absent: why there are no pods, if that is known.
+        done: by PodSet, pods that are done and not created again.
     """
     linked = [pod for pod in pods if link_of(pod.metadata.annotations) == workload]
     if spec is None:
@@ -50,7 +52,8 @@ def gang_views(
     by_uid = {pod.metadata.uid: pod for pod in linked}
     present = [found.member for found in map(gang_pod, linked) if not found.lost]
     assigned = {member.uid for member in present if member.gated}
-    found = gangs_of(spec, present, run=run, assigned=assigned)
+    gone = gone_of(done, present)
+    found = gangs_of(spec, present, run=run, assigned=assigned, gone=gone)
     views = []
     for group in spec["gangGroups"]:
         least, name = least_of(group), str(group["name"])

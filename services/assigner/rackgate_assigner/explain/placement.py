@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -482,9 +483,10 @@ def _excluded_tree_nodes(group: _GroupCounts, workers: PodSetRequest) -> _Names:
     codes, reasons = group.eligibility.codes, group.eligibility.reasons
     open_leaves = np.ones(tree.leaf_count, dtype=np.bool_)
     if codes is not None:
+        selector = sorted(workers.node_selector.items())
         open_leaves = codes == 0
         for index in codes.nonzero()[0].tolist():
-            key = _rule_of(reasons[codes[index] - 1], tree.nodes[index], workers)
+            key = _rule_of(reasons[codes[index] - 1], tree.nodes[index], selector)
             found.setdefault(key, []).append(tree.nodes[index].name)
     resources = list(group.free)
     fits = np.stack(  # never empty: every pod requests 1 of `pods`
@@ -499,14 +501,16 @@ def _excluded_tree_nodes(group: _GroupCounts, workers: PodSetRequest) -> _Names:
     return found
 
 
-def _rule_of(reason: str, node: NodeInfo, workers: PodSetRequest) -> tuple[Rule, str]:
+# Labels of a nodeSelector that one node lacks and that are named.
+SHOWN_LABELS = 5
+
+
+def _rule_of(reason: str, node: NodeInfo, selector: Sequence[tuple[str, str]]) -> tuple[Rule, str]:
     if reason == "nodeSelector":
-        differs = [
-            f"{key}={value}"
-            for key, value in sorted(workers.node_selector.items())
-            if node.labels.get(key) != value
-        ]
-        return "nodeSelector", ", ".join(differs)
+        differs = (f"{key}={value}" for key, value in selector if node.labels.get(key) != value)
+        shown = list(islice(differs, SHOWN_LABELS + 1))
+        more = [] if len(shown) <= SHOWN_LABELS else ["..."]
+        return "nodeSelector", ", ".join([*shown[:SHOWN_LABELS], *more])
     if reason == "affinity":
         return "affinity", ""
     return "taint", reason.removeprefix('taint "').removesuffix('"')

@@ -7,19 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from rackgate.api.names import ELASTIC_GATE, GANG_GATE, TOPOLOGY_GATE
-from rackgate.jobframework.managed import podset_of_pod
-from rackgate.wire.core import Pod
+from rackgate.jobframework.managed import is_pod_of, podset_of_pod
+from rackgate.wire.core import Meta, Pod
 from rackgate_assigner.explain.explanation import NotRunningPods, PodSetStatus
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadInfo
 
 
-def pods_of(workload: str, pods: Iterable[Pod]) -> dict[str, list[Pod]]:
-    """Pods of a Workload, by PodSet; `workload` is its name, in the namespace of the pods."""
+def pods_of(workload: Meta, pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+    """Pods of a Workload, by PodSet; `workload` is its metadata, in the namespace of the pods."""
     found: dict[str, list[Pod]] = {}
     for pod in pods:
-        claim = podset_of_pod(pod.metadata.annotations, pod.metadata.labels)
-        if claim is not None and claim[0] == workload:
+        meta = pod.metadata
+        claim = podset_of_pod(meta.annotations, meta.labels)
+        if claim and is_pod_of(meta.annotations, workload.name, workload.annotations):
             found.setdefault(claim[1], []).append(pod)
     return found
 

@@ -7,7 +7,7 @@ position. Names of Workloads and pods of other namespaces are replaced, wherever
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -28,12 +28,17 @@ def for_namespace(found: Explanation, namespace: str) -> Explanation:
         found: the whole.
         namespace: of the Workload.
     """
-    plain = msgspec.to_builtins(found)
-    hidden = sorted(set(_foreign(plain, namespace)), key=len, reverse=True)
+    return with_names_replaced(found, _foreign(msgspec.to_builtins(found), namespace), HIDDEN)
+
+
+def with_names_replaced(found: Explanation, names: Iterable[str], by: str) -> Explanation:
+    """The explanation with another text for these names, wherever they stand."""
+    hidden = sorted(set(names), key=len, reverse=True)
     if not hidden:
         return found
-    pattern = re.compile("|".join(rf"{re.escape(name)}(?![-.a-z0-9])" for name in hidden))
-    return msgspec.convert(_without(plain, pattern), Explanation)
+    either = "|".join(map(re.escape, hidden))
+    pattern = re.compile(rf"(?<![-.a-z0-9])(?:{either})(?![-.a-z0-9])")
+    return msgspec.convert(_replaced(msgspec.to_builtins(found), pattern, by), Explanation)
 
 
 def _foreign(value: Any, namespace: str) -> Iterator[str]:
@@ -50,11 +55,11 @@ def _foreign(value: Any, namespace: str) -> Iterator[str]:
                 yield entry
 
 
-def _without(value: Any, pattern: re.Pattern[str]) -> Any:
+def _replaced(value: Any, pattern: re.Pattern[str], by: str) -> Any:
     if isinstance(value, str):
-        return pattern.sub(HIDDEN, value)
+        return pattern.sub(lambda _: by, value)
     if isinstance(value, list | tuple):
-        return [_without(entry, pattern) for entry in value]
+        return [_replaced(entry, pattern, by) for entry in value]
     if isinstance(value, dict):
-        return {key: _without(entry, pattern) for key, entry in value.items()}
+        return {key: _replaced(entry, pattern, by) for key, entry in value.items()}
     return value

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rackgate.api.names import GANG_RUN_ANNOTATION
 from rackgate.gang.link import link_of
 from rackgate.wire.core import Pod
-from rackgate_assigner.gangs.phases import PodPhase
+from rackgate_assigner.gangs.status.phases import PodPhase
 
 
 class BoundPods(NamedTuple):

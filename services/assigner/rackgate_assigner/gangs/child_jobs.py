@@ -143,6 +143,11 @@ class ChildJobGangs:
         """The child Job that has a Workload of gangs, by `namespace/name` of that one."""
         return self.get(self._by_workload.get(key, ""))
 
+    def jobs_of(self, uid: str) -> list[Job]:
+        """All child Jobs of a job, by its UID."""
+        found = map(self._children.get, sorted(self._by_owner.get(uid, ())))
+        return [child for child in found if child is not None]
+
     def of_job(self, uid: str) -> list[ChildGang]:
         """The child Jobs of a job, by its UID, that have Workloads of gangs of their own."""
         found = map(self.get, sorted(self._by_owner.get(uid, ())))

@@ -42,7 +42,7 @@ from rackgate_assigner.gangs.plan import (
     GangJob,
     plan_gang,
 )
-from rackgate_assigner.gangs.writer import GangWriter
+from rackgate_assigner.gangs.status.writer import GangWriter
 from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.workqueue import WorkQueue
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rackgate.gang.expand import expand, quote_off
+from rackgate.gang.forms.expand import expand, quote_off
 from rackgate.gang.levels import Object, groups_of
 from rackgate.gang.pod_shapes import ExpectedShape, expected_shape
 from rackgate.wire.core import Condition, Meta, View

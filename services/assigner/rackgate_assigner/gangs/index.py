@@ -17,7 +17,7 @@ from rackgate.gang.lifecycle import GangChoice, choose_gang, own_name
 from rackgate.gang.link import PER_JOB
 from rackgate.gang.native.templates import template_annotations
 from rackgate.gang.nesting import NestedPodSet, encode_nesting
-from rackgate.gang.run_spec import decode_run_spec, encode_child_specs, encode_run_spec
+from rackgate.gang.runs.run_spec import decode_run_spec, encode_child_specs, encode_run_spec
 from rackgate.gang.topology_requests import GangPodSet, Rejected, Requests, topology_requests
 from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.registry import kind_of

@@ -28,7 +28,7 @@ from rackgate.gang.link import link_of
 from rackgate.gang.membership import GangKey, Mismatch, Part, part_of
 from rackgate.gang.nesting import encode_nesting
 from rackgate.gang.readiness import Waiting
-from rackgate.gang.run_spec import RunSpec, decode_run_spec, encode_instance_spec
+from rackgate.gang.runs.run_spec import RunSpec, decode_run_spec, encode_instance_spec
 from rackgate.gang.topology_requests import GangPodSet, Rejected, Requests, topology_requests
 from rackgate.jobframework.pod_group.gang_group import GangGroup, GangInstance
 from rackgate.jobframework.pod_group.membership import MANAGED, is_gang_id, uid_of_gang

@@ -33,7 +33,7 @@ from rackgate_assigner.gangs.linked import (
     PatchLinked,
     plan_linked,
 )
-from rackgate_assigner.gangs.writer import GangWriter
+from rackgate_assigner.gangs.status.writer import GangWriter
 from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.workqueue import WorkQueue
 

@@ -16,7 +16,8 @@ import structlog
 
 from rackgate.api.names import WORKLOAD_ANNOTATION, WorkloadCondition
 from rackgate.api.resources import PODS
-from rackgate.gang.run_spec import RunSpec, decode_run_text
+from rackgate.gang.runs.done_pods import DonePods, sum_of_done_pods
+from rackgate.gang.runs.run_spec import RunSpec, decode_run_text
 from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.managed import owner_uid_of_pod
 from rackgate.jobframework.pod_group.gang_group import GangGroup
@@ -130,7 +131,14 @@ class GangPods:
         return workload
 
     def check(
-        self, job: JobLike, workload: Workload, gang: JobGang, elapsed: Elapsed, *, live: int
+        self,
+        job: JobLike,
+        workload: Workload,
+        gang: JobGang,
+        elapsed: Elapsed,
+        *,
+        live: int,
+        done_pods: DonePods,
     ) -> tuple[GangCheck | None, float]:
         """What is to be looked at now, and the seconds until there may be something; 0 for never.
 
@@ -140,6 +148,7 @@ class GangPods:
             gang: of the job.
             elapsed: the times of the Workload.
             live: its pods that are bound and neither have ended nor are being deleted.
+            done_pods: of its child Jobs.
         """
         key, run = workload.metadata.key, admission_run(workload)
         found = decode_run_text(gang.run_spec) if run else None
@@ -157,17 +166,28 @@ class GangPods:
             since_s=elapsed.now.monotonic - known.seen_at if known.own_clock else None,
         )
         if found.children:
-            return self._check_children(job, workload, known, found, elapsed)
+            return self._check_children(job, workload, known, found, elapsed, done_pods=done_pods)
         if due_s and live >= total_pods(workload):
             known.checked_s, due_s = due_s, 0.0
         suspects = self._suspects(job, known, found)
         look = suspects is not None and (bool(suspects) or not known.looked)
         if not due_s and not look:
             return None, later_s
-        return GangCheck(run, found.spec, found.workload, due_s, suspects or {}), later_s
+        reclaimable = {one.name: one.count for one in workload.status.reclaimable_pods}
+        done = sum_of_done_pods(done_pods, reclaimable)
+        done = {name: count for name, count in done.items() if name in found.podsets}
+        check = GangCheck(run, found.spec, found.workload, due_s, suspects or {}, done=done)
+        return check, later_s
 
     def _check_children(
-        self, job: JobLike, workload: Workload, known: _Run, found: RunSpec, elapsed: Elapsed
+        self,
+        job: JobLike,
+        workload: Workload,
+        known: _Run,
+        found: RunSpec,
+        elapsed: Elapsed,
+        *,
+        done_pods: DonePods,
     ) -> tuple[GangCheck | None, float]:
         """As `check`: the time of the gangs of a child Job begins with the start of that Job."""
         checks, later, seen = [], [], {}
@@ -191,7 +211,10 @@ class GangPods:
                 suspects = {uid: name for uid, (name, _) in owned}
             if due_s or suspects or (terminates_all(spec) and not child.looked):
                 since = f"the start of Job {one.job.metadata.name}"
-                checks.append(GangCheck(known.run, spec, one.name, due_s, suspects, since, one.uid))
+                done = {one.podset: done_pods.get(one.podset, {}).get(one.uid, 0)}
+                checks.append(
+                    GangCheck(known.run, spec, one.name, due_s, suspects, since, one.uid, done=done)
+                )
             if later_s:
                 later.append(later_s)
         known.children = seen

@@ -15,6 +15,7 @@ Source: GNG-11, section 7 of the gang design.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -24,12 +25,13 @@ from typing import Final
 from rackgate.api.names import (
     GANG_GATE,
     GANG_RUN_ANNOTATION,
+    PODSET_LABEL,
     WORKLOAD_ANNOTATION,
     EvictionReason,
     WorkloadCondition,
 )
 from rackgate.api.timestamps import parse_rfc3339, rfc3339
-from rackgate.gang.expand import DEFAULT_TIMEOUT_S
+from rackgate.gang.forms.expand import DEFAULT_TIMEOUT_S
 from rackgate.gang.levels import Object
 from rackgate.gang.link import link_of, run_id
 from rackgate.gang.readiness import GangState, Member, gangs_of
@@ -82,6 +84,7 @@ class GangCheck:
         since: what the time began with, for the message.
         child: UID of the child Job whose pods are to be read; "" if it is not about one.
         children: those of child Jobs that have Workloads of gangs.
+        done: by PodSet, pods that are done and not created again, whether they exist or not.
     """
 
     run: str
@@ -92,6 +95,7 @@ class GangCheck:
     since: str = "the admission"
     child: str = ""
     children: tuple[GangCheck, ...] = ()
+    done: Mapping[str, int] = field(default_factory=dict)
 
 
 def admission_run(workload: Workload) -> str:
@@ -222,7 +226,8 @@ def decide(check: GangCheck, pods: Sequence[GangPod], *, ready_before: bool) -> 
         ready_before: all pods were ready at some time of this run.
     """
     present = [pod.member for pod in pods if not pod.lost]
-    states = gangs_of(check.spec, present, run=check.run, assigned=()).states
+    gone = gone_of(check.done, present)
+    states = gangs_of(check.spec, present, run=check.run, assigned=(), gone=gone).states
     lost = _lost_members(check, pods, states, ready_before=ready_before)
     if lost:
         return GangEviction(EvictionReason.GANG_MEMBER_LOST, lost)
@@ -235,6 +240,17 @@ def decide(check: GangCheck, pods: Sequence[GangPod], *, ready_before: bool) -> 
             message = f"{found} {timeout_s:g} s after {check.since}"
             return GangEviction(EvictionReason.GANG_TIMEOUT, message)
     return None
+
+
+def gone_of(done: Mapping[str, int], present: Iterable[Member]) -> Mapping[str, int]:
+    """By PodSet, pods that are done and do not exist any more.
+
+    Args:
+        done: by PodSet, pods that are done and not created again.
+        present: pods that exist.
+    """
+    there = Counter(one.labels.get(PODSET_LABEL, "") for one in present if one.succeeded)
+    return {name: count - there[name] for name, count in done.items() if count > there[name]}
 
 
 def requeue_state(
@@ -313,6 +329,7 @@ def _lost_members(
         for state in states:
             running = sum(one.run == check.run for one in state.members if one.bound)
             done = sum(one.succeeded and not one.bound for one in state.members)
+            done += state.gone
             if state.key.group in groups and running + done < state.min_count:
                 return f"{running + done} of {state.min_count} pods of gang {state.key} are left"
     return ""

@@ -168,6 +168,8 @@ class JobController:
         # Workloads by the uid of the job that they were made for, and those with another owner now.
         self._workloads_by_job: dict[str, set[str]] = defaultdict(set)
         self._owner_removed: set[str] = set()
+        # Jobs, by uid, that had a Workload which was deleted or got another owner.
+        self._had_workload: set[str] = set()
         # Only if namespaces are selected: a namespace that is added looks up its jobs here.
         self._jobs_by_namespace: dict[str, set[Key]] = defaultdict(set)
         # Owners that were found to exist: uid of the child to that of the owner.
@@ -201,6 +203,10 @@ class JobController:
             self._jobs_by_namespace[job.metadata.namespace].add(_key(job))
         self.queue.add(_key(job))
 
+    def workloads_of(self, job_uid: str) -> list[str]:
+        """Keys of the Workloads that a job controls."""
+        return sorted(self._workloads_by_owner.get(job_uid, ()))
+
     def on_job_delete(self, job: JobLike) -> None:
         """A job was deleted, or lost its queue label."""
         key = _key(job)
@@ -208,6 +214,7 @@ class JobController:
         self.waiting.pop(key, None)
         self._waiting_for_pods_since.pop(key, None)
         self._verified_owners.pop(job.metadata.uid, None)
+        self._had_workload.discard(job.metadata.uid)
         self._assumed_writes.forget(key.kind, key.name)
         self._assumed_creations.forget(job.metadata.uid)
         for name in self._workloads_by_owner.get(job.metadata.uid, ()):
@@ -234,6 +241,7 @@ class JobController:
         key = workload.metadata.key
         if before is not None and before.owner_uid != owner:
             _discard_key(self._workloads_by_owner, before.owner_uid, key)
+            self._record_had_workload(before)
             if owner_of(before) is not None:
                 # Its owner was changed, so the job has no Workload now and must stop.
                 self._owner_removed.add(key)
@@ -249,6 +257,7 @@ class JobController:
 
     def on_workload_delete(self, workload: Workload) -> None:
         """A Workload was deleted."""
+        self._record_had_workload(workload)
         self._assumed_writes.forget(WORKLOADS.kind, workload.metadata.key)
         self._out_of_sync.discard(workload.metadata.key)
         self._elapsed.forget(workload.metadata.key)
@@ -260,6 +269,11 @@ class JobController:
         _discard_key(self._workloads_by_owner, workload.owner_uid, workload.metadata.key)
         _discard_key(self._workloads_by_job, workload.job_uid, workload.metadata.key)
         self._enqueue_for_workload(workload)
+
+    def _record_had_workload(self, workload: Workload) -> None:
+        job = self.job_for(workload)
+        if job is not None:  # else nothing would remove it
+            self._had_workload.add(job.metadata.uid)
 
     def on_pods_change(self, job_uid: str) -> None:
         """Pods of a job were added, deleted, or are being deleted; few events need an action."""
@@ -344,9 +358,11 @@ class JobController:
         the next run would count as lost since that earlier run. Pods that count as done but are not
         would run without quota.
         """
+        if self._is_owner_foreign(workload):
+            return False
         job = self.job_for(workload)
         if job is None:
-            return owner_of(workload) is None and not self._is_owner_foreign(workload)
+            return owner_of(workload) is None
         job_state = self._job_state(job, workload)
         has_no_pods_ready = workload.condition(names.WorkloadCondition.PODS_READY) is None
         has_its_done_pods = reclaimed_pods(workload) == dict(job_state.reclaimable_pods)
@@ -569,7 +585,7 @@ class JobController:
             return
         self._assumed_creations.assume(uid, now)
         try:
-            await self._executor.execute(job, action)
+            await self._executor.execute(job, replace(action, again=uid in self._had_workload))
         except BaseException:
             self._assumed_creations.forget(uid)
             raise
@@ -614,7 +630,12 @@ class JobController:
         if self._gang_pods is not None:
             live = self._live_pods(job.metadata.uid).running
             gang_check, later_s = self._gang_pods.check(
-                job, workload, job_state.gang, elapsed, live=live
+                job,
+                workload,
+                job_state.gang,
+                elapsed,
+                live=live,
+                done_pods=job_state.done_pods,
             )
             if later_s > 0:
                 self.queue.add_later(key, later_s)

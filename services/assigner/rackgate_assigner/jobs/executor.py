@@ -289,8 +289,9 @@ class ActionExecutor:
             note = f"the Workload was rejected: {error.message}"
             self._report.job(job, "ErrWorkloadCompose", note, warning=True)
             raise
-        created_s = seconds_since(job.metadata.creation_timestamp)
-        metrics.CREATION_LATENCY.labels(job_kind=kind_of(job).name).observe(created_s)
+        if not action.again:
+            created_s = seconds_since(job.metadata.creation_timestamp)
+            metrics.CREATION_LATENCY.labels(job_kind=kind_of(job).name).observe(created_s)
         log.info("workload_created", workload=f"{namespace}/{name}", job=job.metadata.key)
 
     async def _delete_job(self, job: JobLike, workload: Workload, why: str) -> None:

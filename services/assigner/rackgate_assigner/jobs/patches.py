@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rackgate.api import names
 from rackgate.api.resources import WORKLOADS
+from rackgate.gang.runs.done_pods import DonePods, encode_done_pods
 from rackgate.jobframework.generic_job import UNSUSPEND, JobLike, Manifest
 from rackgate.jobframework.injection import StartConflict, remove_injection_ops, start_ops
 from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
@@ -25,6 +26,7 @@ from rackgate_assigner.jobs.state import (
 
 _ELASTIC_ANNOTATION_PATH: Final = "/metadata/annotations" + pointer(names.ELASTIC_ANNOTATION)
 
+_DONE_PODS_PATH: Final = "/metadata/annotations" + pointer(names.GANG_DONE_PODS_ANNOTATION)
 _NESTING_ANNOTATION_PATH: Final = "/metadata/annotations" + pointer(names.GANG_NESTING_ANNOTATION)
 
 # On jobs.
@@ -222,6 +224,16 @@ def reserved_spec_ops(
     return (*ops, *priority_ops(workload, job_state.priority))
 
 
+def done_pods_ops(workload: Workload, done: DonePods) -> tuple[JsonPatchOp, ...]:
+    """Operations that record on a Workload which pods of gangs are not created again."""
+    text = encode_done_pods(done)
+    if text == workload.metadata.annotations.get(names.GANG_DONE_PODS_ANNOTATION, ""):
+        return ()
+    if not text:
+        return ({"op": "remove", "path": _DONE_PODS_PATH},)
+    return tuple(_annotation_ops(workload, {names.GANG_DONE_PODS_ANNOTATION: text}))
+
+
 def finalizer_ops(workload: Workload) -> tuple[JsonPatchOp, ...]:
     """Operations that add the finalizer to a Workload.
 
@@ -232,6 +244,24 @@ def finalizer_ops(workload: Workload) -> tuple[JsonPatchOp, ...]:
         return ()
     value = [*finalizers, names.IN_USE_FINALIZER]
     return ({"op": "add", "path": "/metadata/finalizers", "value": value},)
+
+
+def unblock_deletion_ops(job: JobLike, workload: Workload) -> tuple[JsonPatchOp, ...]:
+    """Operations after which a Workload does not block the deletion of its job.
+
+    Foreground deletion deletes the dependents that block it and that the garbage collector knows
+    when it begins. It looks for others when one of those is gone, or does not block any more. Pods
+    that it did not know would run for ever, because the Workload is kept until they are gone.
+    """
+    return tuple(
+        {
+            "op": "replace",
+            "path": f"/metadata/ownerReferences/{index}/blockOwnerDeletion",
+            "value": False,
+        }
+        for index, owner in enumerate(workload.metadata.owner_references)
+        if owner.uid == job.metadata.uid and owner.block_owner_deletion
+    )
 
 
 def priority_ops(workload: Workload, priority: Priority) -> tuple[JsonPatchOp, ...]:

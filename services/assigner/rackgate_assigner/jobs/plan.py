@@ -31,15 +31,18 @@ from rackgate.jobframework.podsets import (
     podsets_differ,
     total_pods,
 )
+from rackgate.jobframework.registry import kind_of
 from rackgate.wire.kueue import RequeueState, Workload
 from rackgate_assigner.gangs.reactions import GangCheck
 from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
 from rackgate_assigner.jobs.patches import (
+    done_pods_ops,
     finalizer_ops,
     priority_ops,
     remove_creation_injection_ops,
     reserved_spec_ops,
     spec_ops,
+    unblock_deletion_ops,
 )
 from rackgate_assigner.jobs.state import (
     GangTimedOut,
@@ -65,11 +68,17 @@ class NoAction:
 
 @dataclass(frozen=True, slots=True)
 class CreateWorkload:
-    """Create the job's Workload; `elastic`: it may be resized while its job runs."""
+    """Create the job's Workload.
+
+    Attributes:
+        elastic: it may be resized while its job runs.
+        again: the job had a Workload before.
+    """
 
     name: str
     elastic: bool = False
     gang: JobGang = NO_GANG
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +281,8 @@ def plan_job(job: JobLike, workloads: Sequence[Workload], job_state: JobState) -
     workload = own_workload(job, workloads)
     name = workload_name_of(job) if workload is None else workload.metadata.name
     others = [found for found in workloads if found is not workload]
-    action = next((act for found in others if (act := _plan_surplus(found, name, job_state))), None)
+    surplus = (_plan_surplus(job, found, name, job_state) for found in others)
+    action = next((found for found in surplus if found is not None), None)
     if action is not None:
         return action
     if workload is None:
@@ -288,7 +298,9 @@ def plan_job(job: JobLike, workloads: Sequence[Workload], job_state: JobState) -
     return _plan_active_workload(job, workload, job_state)
 
 
-def _plan_surplus(workload: Workload, name: str, job_state: JobState) -> Action | None:
+def _plan_surplus(
+    job: JobLike, workload: Workload, name: str, job_state: JobState
+) -> Action | None:
     """What happens to a Workload that the job does not need; None if nothing.
 
     Slices of Kueue that were replaced are Finished: they stay until their job is deleted.
@@ -299,7 +311,7 @@ def _plan_surplus(workload: Workload, name: str, job_state: JobState) -> Action 
     if names.IN_USE_FINALIZER not in workload.metadata.finalizers:
         return None
     if not finished and job_state.live_pods and workload.status.admission is not None:
-        return _wait_for_pods(job_state.live_pods)
+        return _keep_until_pods_are_gone(job, workload, job_state.live_pods)
     return ReleaseFinalizer(workload)
 
 
@@ -309,8 +321,11 @@ def plan_unmanaged_job(job: JobLike, workload: Workload, job_state: JobState) ->
         if not workload.is_true(WorkloadCondition.FINISHED):
             return _plan_finished_job(workload, job_state)
         why = f"the {job_state.kind} is finished and is not managed any more"
-        return _delete_workload(workload, why, job_state.live_pods)
+        return _delete_workload(workload, why, job_state.live_pods, job)
     why = "the queue label was removed"
+    deletions = (job.metadata.deletion_timestamp, workload.metadata.deletion_timestamp)
+    if None not in deletions:
+        return _delete_workload(workload, why, job_state.live_pods, job)
     if names.QUEUE_LABEL in job.metadata.labels:
         why = f"the {job_state.kind} belongs to another owner"
     if job_state.started and not job_state.stopped:
@@ -321,7 +336,7 @@ def plan_unmanaged_job(job: JobLike, workload: Workload, job_state: JobState) ->
     return (
         RestoreChildJobs(job_state.stale_child_jobs, why)
         if job_state.stale_child_jobs
-        else _delete_workload(workload, why, job_state.live_pods)
+        else _delete_workload(workload, why, job_state.live_pods, job)
     )
 
 
@@ -385,14 +400,24 @@ def _stop_job(job_state: JobState, why: str) -> Action:
     return StopJob(job_state.stop, why)
 
 
-def _delete_workload(workload: Workload, why: str, live_pods: int = 0) -> Action:
+def _delete_workload(
+    workload: Workload, why: str, live_pods: int = 0, job: JobLike | None = None
+) -> Action:
     if workload.metadata.deletion_timestamp is None:
         return DeleteWorkload(workload, why)
     if live_pods:
-        return _wait_for_pods(live_pods)
+        return _keep_until_pods_are_gone(job, workload, live_pods)
     if names.IN_USE_FINALIZER in workload.metadata.finalizers:
         return ReleaseFinalizer(workload)
     return NoAction("the Workload is being deleted")
+
+
+def _keep_until_pods_are_gone(job: JobLike | None, workload: Workload, live_pods: int) -> Action:
+    """A deleted Workload keeps its quota, and does not block the deletion of its job."""
+    if job is None or job.metadata.deletion_timestamp is None:
+        return _wait_for_pods(live_pods)
+    ops = unblock_deletion_ops(job, workload)
+    return UpdateWorkload(workload, ops) if ops else _wait_for_pods(live_pods)
 
 
 def _wait_for_pods(live_pods: int) -> NoAction:
@@ -425,7 +450,7 @@ def _plan_deleted_workload(job: JobLike, workload: Workload, job_state: JobState
     # The pods of a Job that is being deleted keep running as long as a finalizer keeps it.
     over = job_state.finished is not None or job.metadata.deletion_timestamp is not None
     if over and job_state.live_pods:
-        return _wait_for_pods(job_state.live_pods)
+        return _keep_until_pods_are_gone(job, workload, job_state.live_pods)
     if over or job_state.stopped:
         return ReleaseFinalizer(workload)
     return _stop_job(job_state, "its Workload was deleted")
@@ -548,7 +573,8 @@ def _plan_admitted(job: JobLike, workload: Workload, job_state: JobState) -> Act
             return _stop_job(job_state, "it is about to start")
         if gang.missing:  # its own: it is made again
             return NoAction(f"it waits for its Workload of gangs {gang.missing}")
-        return StartJob(workload, gang)
+        ops = done_pods_ops(workload, job_state.done_pods)
+        return UpdateWorkload(workload, ops) if ops else StartJob(workload, gang)
     has_gates = has_topology(workload) or workload.elastic or bool(gang.links)
     if not job_state.started and has_gates:
         return _stop_job(job_state, "it was not started by Rackgate, so its pods have no gate")
@@ -563,6 +589,9 @@ def _plan_running(workload: Workload, job_state: JobState) -> Action:
     counts = _updated_reclaimable_pods(workload, job_state)
     if counts is not None:
         return UpdateReclaimablePods(workload, counts)
+    # Not while all pods run or are done: no gang waits then, and each pod that ends is a write.
+    if not job_state.ready and (ops := done_pods_ops(workload, job_state.done_pods)):
+        return UpdateWorkload(workload, ops)
     ops = priority_ops(workload, job_state.priority)
     if ops:
         return UpdateWorkload(workload, ops)
@@ -588,7 +617,11 @@ def _find_eviction(
     resizable = job_state.elastic and workload.elastic
     gang = job_state.gang
     if job_state.suspended and (
-        admitted_podsets_differ(workload, job_state.podsets, resizable=resizable)
+        admitted_podsets_differ(
+            workload,
+            kind_of(job).as_stored(job_state.podsets, workload),
+            resizable=resizable,
+        )
         or nesting_differs(workload, gang)
     ):
         message = f"the {job_state.kind} was changed before it started"

@@ -11,6 +11,7 @@ import msgspec
 from rackgate.api import names
 from rackgate.api.names import workload_name
 from rackgate.features import DEFAULTS, Features
+from rackgate.gang.runs.done_pods import DonePods
 from rackgate.jobframework.generic_job import (
     GenericJob,
     JobLike,
@@ -122,6 +123,8 @@ class JobState:
             all ready, is to be triggered to reconcile; None if that is not needed, or was done
             since the last change.
         reclaimable_pods: pods that are done and not created again, by PodSet.
+        done_pods: pods that child Jobs have done and do not create again, whether or not
+            `reclaimable_pods` counts them. Only of PodSets whose pods are in gangs.
         live_pods: pods whose quota is kept until they are gone, including terminating ones.
         beyond_admission: pods that run beyond those admitted, in PodSets where no gate holds them.
         gang: the Workload of gangs of its pods.
@@ -150,6 +153,7 @@ class JobState:
     requeue_in_s: float | None = None
     reconcile_after_s: float | None = None
     reclaimable_pods: Mapping[str, int] = field(default_factory=dict)
+    done_pods: DonePods = field(default_factory=dict)
     live_pods: int = 0
     beyond_admission: int = 0
     gang: JobGang = NO_GANG
@@ -202,7 +206,9 @@ def read_job_state(
     originals = original_templates(workload)
     podset_infos = _known_podset_infos(kind, workload, flavors, templates)
     applied = _applied_podset_infos(workload, templates, podset_infos)
-    started = is_started(job, templates)
+    started = is_started(job, templates) or (
+        not kind.is_suspended(job) and _runs_under_slice(templates, workload)
+    )
     stop = _skip_needless_restore(
         kind.next_stop_action(job, templates, originals, children, applied),
         job,
@@ -247,10 +253,17 @@ def read_job_state(
             if workload is None or workload.status.admission is None
             else counts_of(workload),
         ),
+        done_pods=_done_pods_of_gangs(kind, children, gang),
         live_pods=live_pods,
         beyond_admission=beyond_admission,
         gang=gang,
     )
+
+
+def _done_pods_of_gangs(kind: GenericJob[Any], children: Sequence[Job], gang: JobGang) -> DonePods:
+    if not gang.links or not children:
+        return {}
+    return {name: done for name, done in kind.done_pods(children).items() if name in gang.links}
 
 
 def podsets_of(
@@ -305,7 +318,8 @@ def own_workload(job: JobLike, workloads: Sequence[Workload]) -> Workload | None
 
     One with quota comes first: the job runs under it. Else it is the one with the name that follows
     from the job. If there is none, it is one of another name: Kueue names those of elastic jobs
-    otherwise, and a prebuilt one has any name. The job runs, or waits, under it as before.
+    otherwise, and a prebuilt one has any name. The job runs, or waits, under it as before. One that
+    is labeled for another job was written by hand, and is never used.
 
     Args:
         job: as stored.
@@ -316,19 +330,21 @@ def own_workload(job: JobLike, workloads: Sequence[Workload]) -> Workload | None
     others = [
         found
         for found in workloads
-        if found.metadata.name == expected
-        or (
-            found.metadata.deletion_timestamp is None
-            and (ended or not found.is_true(names.WorkloadCondition.FINISHED))
+        if not has_foreign_owner(found)
+        and (
+            found.metadata.name == expected
+            or (
+                found.metadata.deletion_timestamp is None
+                and (ended or not found.is_true(names.WorkloadCondition.FINISHED))
+            )
         )
     ]
     return min(
         others,
         key=lambda found: (
+            # Slices that Kueue replaced are Finished.
             found.is_true(names.WorkloadCondition.FINISHED) or found.status.admission is None,
             found.metadata.name != expected,
-            found.is_true(names.WorkloadCondition.FINISHED),  # slices that Kueue replaced
-            found.status.admission is None,
             found.metadata.creation_timestamp,
             found.metadata.name,
         ),
@@ -399,6 +415,17 @@ def is_started(job: JobLike, templates: Sequence[PodTemplate]) -> bool:
     return key in job.metadata.annotations or any(
         key in annotations_of(pod_template.template) for pod_template in templates
     )
+
+
+def _runs_under_slice(templates: Sequence[PodTemplate], workload: Workload | None) -> bool:
+    """Whether Kueue started this elastic job with its gate TopologyAwareScheduling off.
+
+    Then the templates name only the first Workload slice. A user can write this annotation to a
+    template, so it counts only if the Workload has it too.
+    """
+    key = names.KUEUE_SLICE_CHAIN_ANNOTATION
+    chain = workload.metadata.annotations.get(key) if workload is not None else None
+    return bool(chain) and any(annotations_of(one.template).get(key) == chain for one in templates)
 
 
 def _skip_needless_restore(

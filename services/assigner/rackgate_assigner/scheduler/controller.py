@@ -233,7 +233,11 @@ class Scheduler:
             elif self._decide(decision):
                 admitted += isinstance(decision, Admit)
             elif isinstance(decision, Admit):
+                # It stays ahead of the others. They are looked at again, as it may go meanwhile.
+                self._planner.decide_again(decision.workload)
                 self._planner.wake(decision.assignment.cluster_queue)
+                if self._is_skipped(decision.workload):
+                    self.request_cycle()
         # The assumed admissions changed only what was just planned.
         self._planned_epoch = self._cache.epoch
         self.cycles += 1

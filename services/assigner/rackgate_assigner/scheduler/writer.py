@@ -460,6 +460,36 @@ class WorkloadWriter:
         listed = listed_conditions(workload, JOB_TYPES, (), drop=drop)
         return await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
 
+    async def update_unsupported(self, workload: Workload) -> bool:
+        """Update the condition UnsupportedFields alone; whether a write was needed.
+
+        Nothing else of the status is written: this decides nothing.
+        """
+        type_ = WorkloadCondition.UNSUPPORTED_FIELDS
+        changes, drop = self._with_unsupported(workload, (), ())
+        present = workload.condition(type_)
+        if not conditions.differs(workload.status.conditions, changes) and (
+            changes or present is None
+        ):
+            return False
+        listed = listed_conditions(workload, (type_,), changes, drop=drop)
+        if present is None:
+            ops: list[JsonPatchOp] = [
+                {"op": "add", "path": "/status/conditions/-", "value": listed[0]}
+            ]
+        else:
+            path = f"/status/conditions/{workload.status.conditions.index(present)}"
+            ops = (
+                [{"op": "replace", "path": path, "value": listed[0]}]
+                if listed
+                else [{"op": "remove", "path": path}]
+            )
+        meta = workload.metadata
+        body = with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)
+        path = path_of(workload, "status")
+        await self._pending.patch(path, msgspec.json.encode(body), PatchType.JSON)
+        return True
+
     async def patch(
         self, workload: Workload, ops: Iterable[JsonPatchOp], *, client: Client | None = None
     ) -> Workload:

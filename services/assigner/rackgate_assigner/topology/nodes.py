@@ -14,11 +14,12 @@ one copy of the numbers if many of them changed or are read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, starmap
 from operator import eq
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -28,15 +29,26 @@ from rackgate_assigner.topology.model import BoolVector, IntVector, NodeInfo
 from rackgate_assigner.topology.reordering import Reordering
 
 T = TypeVar("T")
+# A label key, None for the taints, or NAME_COLUMN.
+ColumnKey: TypeAlias = str | tuple[str] | None
 
-# Templates and label keys come from users, so the number of cached results is limited.
+# Templates come from users, so the number of cached results is limited.
 MEMO_LIMIT: Final = 64
+# Columns of labels that nodes have. A template may ask for many of them in turns.
+COLUMN_LIMIT: Final = 1024
 # Removed nodes and names are kept up to this number, or this share of the others.
 STALE_LIMIT: Final = 1024
 STALE_SHARE: Final = 4
 # After so many changed leaves or names, or lookups of names, all leaves are numbered again.
 MOVES_LIMIT: Final = 32
 LOOKUP_LIMIT: Final = 64
+
+
+# Key of the column of node names.
+NAME_COLUMN: Final = ("metadata.name",)
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_INTEGER_LENGTH: Final = 4096
+_INT64_LIMIT: Final = 2**63
 
 
 # Labels.
@@ -48,12 +60,30 @@ class Column:
     Attributes:
         codes: shape (nodes,): index into `values`.
         values: distinct values; None means absent. Shared: some may be of no node of this tree.
+        index: code by value. Shared: it may have more values than these.
     """
 
-    __slots__ = ("codes", "values")
+    __slots__ = ("_integers", "codes", "index", "values")
 
-    def __init__(self, codes: IntVector, values: list[Any]) -> None:
-        self.codes, self.values = codes, values
+    def __init__(self, codes: IntVector, values: list[Any], index: Mapping[Hashable, int]) -> None:
+        self.codes, self.values, self.index = codes, values, index
+        self._integers: tuple[BoolVector, IntVector] | None = None
+
+    @property
+    def integers(self) -> tuple[BoolVector, IntVector]:
+        """By code: whether the value is a decimal integer of 64 bits, and that number."""
+        if self._integers is None:
+            found = [int64(value) for value in self.values]
+            valid = np.array([number is not None for number in found], dtype=np.bool_)
+            self._integers = valid, np.array([number or 0 for number in found], dtype=np.int64)
+        return self._integers
+
+    def among(self, values: Iterable[str | None]) -> BoolVector:
+        """Shape (nodes,): whether the value of a node is one of these."""
+        table = np.zeros(len(self.values), dtype=np.bool_)
+        known = (self.index.get(value) for value in values)
+        table[[code for code in known if code is not None and code < len(table)]] = True
+        return table[self.codes]
 
     def where(self, rule: Callable[[Any], bool]) -> BoolVector:
         """Shape (nodes,): the rule for every node, called once per distinct value."""
@@ -95,6 +125,11 @@ class EncodedValues:
         return self._count
 
     @property
+    def index(self) -> Mapping[Hashable, int]:
+        """Code by value."""
+        return self._index
+
+    @property
     def codes(self) -> IntVector:
         """Index into `values` of every member, read-only."""
         return self._block[: self._count]
@@ -116,9 +151,10 @@ class EncodedValues:
 class Memo:
     """Results that depend only on an immutable tree and a key; clears itself when full."""
 
-    __slots__ = ("_results",)
+    __slots__ = ("_limit", "_results")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MEMO_LIMIT) -> None:
+        self._limit = limit
         self._results: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -126,7 +162,7 @@ class Memo:
         try:
             result: T = self._results[key]
         except KeyError:
-            if len(self._results) >= MEMO_LIMIT:
+            if len(self._results) >= self._limit:
                 self._results.clear()
             result = self._results[key] = compute()
         return result
@@ -214,7 +250,7 @@ class NodeRegistry:
         paths: values of the levels, by number.
     """
 
-    __slots__ = ("_columns", "_latest", "levels", "nodes", "paths")
+    __slots__ = ("_columns", "_keys", "_keys_read", "_latest", "levels", "nodes", "paths")
 
     def __init__(
         self, levels: Sequence[str], nodes: Iterable[NodeInfo], paths: list[Domain]
@@ -222,7 +258,10 @@ class NodeRegistry:
         """Number nodes of different names, each with its path, from 0 on."""
         self.levels, self.nodes, self.paths = levels, list(nodes), paths
         self._latest = {node.name: number for number, node in enumerate(self.nodes)}
-        self._columns = Memo()
+        self._columns = Memo(COLUMN_LIMIT)
+        # Label keys of the first nodes.
+        self._keys: set[str] = set()
+        self._keys_read = 0
 
     def path_of(self, node: NodeInfo) -> Domain:
         """Values of a node, one for each level."""
@@ -241,11 +280,22 @@ class NodeRegistry:
         """Whether too many nodes are not among the `used` ones."""
         return len(self.nodes) > used + used // STALE_SHARE + STALE_LIMIT
 
-    def column(self, key: str | None, numbers: IntVector) -> Column:
+    def column(self, key: ColumnKey, numbers: IntVector) -> Column:
         """One label of the nodes of these numbers, or their taints (None); computed once."""
+        if not self._is_known(key):
+            return Column(np.zeros(len(numbers), dtype=np.int64), [None], {None: 0})
         coded = self._columns.get(key, EncodedValues)
         coded.extend(map(partial(column_value, key), self.nodes[len(coded) :]))
-        return Column(coded.codes.take(numbers), coded.values)
+        return Column(coded.codes.take(numbers), coded.values, coded.index)
+
+    def _is_known(self, key: ColumnKey) -> bool:
+        """Whether any node may have a value: users may name more keys than nodes have."""
+        if key is None or key == NAME_COLUMN:
+            return True
+        for node in islice(self.nodes, self._keys_read, None):
+            self._keys.update(node.labels)
+        self._keys_read = len(self.nodes)
+        return key in self._keys
 
     def compact(self, numbers: IntVector) -> NodeRegistry:
         """A registry of these nodes alone, numbered from 0 on; complete columns are kept."""
@@ -260,7 +310,18 @@ class NodeRegistry:
 
 def column_value(key: Hashable, node: NodeInfo) -> Hashable:
     """The value of a column for a node: a label's value, or its taints under the key None."""
-    return (node.taints or None) if key is None else node.labels.get(str(key))
+    if key is None:
+        return node.taints or None
+    return node.name if key == NAME_COLUMN else node.labels.get(str(key))
+
+
+def int64(value: object) -> int | None:
+    """The number of a decimal integer within 64 bits, as node selectors compare them."""
+    # Longer texts are no such number, and reading them takes quadratic time.
+    if not isinstance(value, str) or len(value) > _INTEGER_LENGTH or not _INTEGER.fullmatch(value):
+        return None
+    found = int(value)
+    return found if -_INT64_LIMIT <= found < _INT64_LIMIT else None
 
 
 # Names.

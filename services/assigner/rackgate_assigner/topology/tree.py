@@ -27,6 +27,7 @@ from rackgate.topology.assignment import Domain
 from rackgate_assigner.topology.model import IntMatrix, IntVector, NodeInfo
 from rackgate_assigner.topology.nodes import (
     Column,
+    ColumnKey,
     LeafIndex,
     Memo,
     NodeRegistry,
@@ -262,7 +263,7 @@ class TopologyTree:
         """Id of the domain of `level` that contains a leaf."""
         return int(np.searchsorted(self.leaf_ranges[level], leaf, side="right")) - 1
 
-    def column(self, key: str | None) -> Column:
+    def column(self, key: ColumnKey) -> Column:
         """Values of one node label over `nodes`; under None their taints (None: no taints)."""
         return self.columns.get(key, lambda: self.registry.column(key, self.node_numbers))
 

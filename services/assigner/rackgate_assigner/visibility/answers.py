@@ -281,6 +281,11 @@ def access_review(user: User, asked: PendingRequest) -> bytes:
     }
     if asked.namespace:
         attributes["namespace"] = asked.namespace
+    return review_of(user, attributes)
+
+
+def review_of(user: User, attributes: Mapping[str, str]) -> bytes:
+    """A SubjectAccessReview: does the user have the right with these `resourceAttributes`?"""
     return _encode(
         {
             "apiVersion": "authorization.k8s.io/v1",

@@ -7,8 +7,7 @@ from typing import Final
 
 from rackgate.runtime import clock
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.scheduler.local_queue_order import pending_ranks
-from rackgate_assigner.visibility.pending_order import PendingOrder, order_in_steps
+from rackgate_assigner.visibility.pending_order import PendingOrder, order_of_cache
 
 KEPT_S: Final = 1.0
 # So requests use at most this part of the time of the process, however many are sent.
@@ -32,11 +31,7 @@ class OrderCache:
         return self._order
 
     async def _build(self) -> PendingOrder:
-        cache = self._cache
-        queues = {key: queue.cluster_queue for key, queue in cache.local_queues.items()}
-        usage = cache.local_queue_usage()
-        ranks = pending_ranks(cache.local_queues, cache.cluster_queues, usage, cache.features)
-        steps = order_in_steps(cache.pending(), queues, dict(cache.priorities), ranks)
+        steps = order_of_cache(self._cache)
         used_s, started = 0.0, clock.monotonic()
         while True:
             try:

@@ -15,7 +15,9 @@ from typing import Final
 
 import msgspec
 
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.scheduler.cycle import cycle_key
+from rackgate_assigner.scheduler.local_queue_order import pending_ranks
 from rackgate_assigner.workload.info import WorkloadInfo, priority_of
 
 STEP: Final = 500
@@ -93,3 +95,11 @@ def order_in_steps(
         if number % STEP == 0:
             yield
     return PendingOrder(cluster_queues, local_queues)
+
+
+def order_of_cache(cache: Cache) -> Generator[None, None, PendingOrder]:
+    """The order of all pending Workloads, as a scheduling cycle has it; yields after each step."""
+    queues = {key: queue.cluster_queue for key, queue in cache.local_queues.items()}
+    usage = cache.local_queue_usage()
+    ranks = pending_ranks(cache.local_queues, cache.cluster_queues, usage, cache.features)
+    return order_in_steps(cache.pending(), queues, dict(cache.priorities), ranks)

@@ -12,7 +12,7 @@ import structlog
 from aiohttp import web
 
 from rackgate.runtime import clock, metrics
-from rackgate.runtime.connections import Connection, Connections, connection_metrics
+from rackgate.runtime.serving.connections import Connection, Connections, connection_metrics
 from rackgate.runtime.tasks import cancel, start
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache.cache import Cache

@@ -87,6 +87,7 @@ class WorkloadInfo:
         was_preempted: an earlier admission ended with a preemption.
         nesting: its annotation about domains that PodSets share, "" without one.
         hold: why its gangs do not allow an admission; "" if they do.
+        slice_chain: see `SliceChains`; "" without one, or if it is Finished.
     """
 
     key: str
@@ -134,6 +135,7 @@ class WorkloadInfo:
     was_preempted: bool = False
     nesting: str = ""
     hold: str = ""
+    slice_chain: str = ""
 
     @property
     def across(self) -> str:
@@ -199,7 +201,8 @@ class PodInfo:
     """A bound pod that has not ended.
 
     Attributes:
-        workload: `namespace/name` of the Workload its annotation names, "" for foreign pods.
+        workload: `namespace/name` of the Workload its annotation names, or that Kueue replaced that
+            one with; "" for foreign pods.
         podset: PodSet its label names, "" for foreign pods.
         owner_uid: uid of its controller or group; of the last one, for a pod that lost it.
         requests: effective amounts by resource, sorted, without the implied 1 of `pods`.
@@ -209,6 +212,7 @@ class PodInfo:
             it is one of a group of plain pods.
         workload_annotation: `namespace/name` of the Workload that it names, whether or not it is
             placed by topology.
+        slice_chain: see `SliceChains`; "" without one.
     """
 
     key: str
@@ -222,6 +226,7 @@ class PodInfo:
     has_long_grace_period: bool = False
     is_job_pod: bool = False
     workload_annotation: str = ""
+    slice_chain: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +370,13 @@ def pod_info(pod: wire.Pod) -> PodInfo | None:
         or (owner is not None and _controls_pods(owner.kind))
         or is_group_pod(meta),
         workload_annotation=f"{meta.namespace}/{named}" if named else "",
+        slice_chain=_slice_chain(meta) if claim else "",
     )
+
+
+def _slice_chain(meta: wire.Meta) -> str:
+    first = meta.annotations.get(names.KUEUE_SLICE_CHAIN_ANNOTATION)
+    return f"{meta.namespace}/{first}" if first else ""
 
 
 def _controls_pods(kind: str) -> bool:
@@ -556,4 +567,7 @@ def workload_info(
         execution_time_s=execution_time_limit(workload),
         was_preempted=_was_preempted(workload),
         nesting=meta.annotations.get(names.GANG_NESTING_ANNOTATION, ""),
+        slice_chain=_slice_chain(meta)
+        if workload.elastic and not workload.is_true(names.WorkloadCondition.FINISHED)
+        else "",
     )

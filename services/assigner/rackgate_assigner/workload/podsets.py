@@ -27,7 +27,7 @@ from rackgate_assigner.topology.model import (
     SliceLayer,
     TopologyRequest,
 )
-from rackgate_assigner.topology.placement.node_matching import node_affinity
+from rackgate_assigner.topology.placement.node_matching import node_affinity, selector_problem
 
 _SHARED_LIMIT: Final = 4096
 # The API server's default for `terminationGracePeriodSeconds`.
@@ -227,6 +227,7 @@ def podset_resources(
         requests = template.requests
     except (msgspec.MsgspecError, QuantityError, RecursionError) as error:
         problem = problem or f"{path}: {error}"
+    problem = problem or selector_problem(f"{path}.spec", spec, affinity or {})
     negative = sorted(resource for resource, value in requests.items() if value < 0)
     if negative:
         problem = f"{path}: negative request of {negative[0]}"

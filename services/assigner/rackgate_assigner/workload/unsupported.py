@@ -85,7 +85,11 @@ def without_effect(
     """
     found = _of_workload(workload) if job is None else _of_job(job, workload, elastic_kinds)
     return "; ".join(
-        [*map(str, found), *map(str, _of_queue(queue)), *excluded_requests(workload, excluded)]
+        [
+            *map(str, found),
+            *map(str, unsupported_of_queue(queue)),
+            *excluded_requests(workload, excluded),
+        ]
     )
 
 
@@ -111,7 +115,8 @@ def _of_job(
         yield from unsupported_in_template(template, path)
 
 
-def _of_queue(queue: kueue.ClusterQueue | None) -> Iterator[Unsupported]:
+def unsupported_of_queue(queue: kueue.ClusterQueue | None) -> Iterator[Unsupported]:
+    """What a ClusterQueue sets for its Workloads and has no effect, with its name."""
     policy = None if queue is None else queue.spec.concurrent_admission_policy
     if queue is not None and policy:
         manifest = {"spec": {"concurrentAdmissionPolicy": policy}}

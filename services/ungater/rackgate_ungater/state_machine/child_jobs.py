@@ -82,6 +82,10 @@ class ChildJobOwners:
         """Remove a child Job. Its remaining pods keep their domains."""
         self._jobs.pop(job, None)
 
+    def of(self, owner: str, jobs: Iterable[str]) -> frozenset[str]:
+        """Those of these child Jobs that exist and have that owner, by UID."""
+        return frozenset(job for job in jobs if self._jobs.get(job) == owner)
+
     def pods_of(
         self, workload: GatedWorkload, pods: Iterable[GatedPod], *, assignment: object
     ) -> list[GatedPod]:

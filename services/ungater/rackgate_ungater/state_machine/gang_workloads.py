@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from rackgate.gang.expand import expand
+from rackgate.gang.forms.expand import expand
 from rackgate.gang.levels import Object
 from rackgate.wire.core import Meta, View
 from rackgate.wire.depth import tolerant

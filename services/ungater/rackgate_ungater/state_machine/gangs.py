@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rackgate.api.resources import WORKLOADS
-from rackgate.gang.link import run_id
+from rackgate.gang.link import is_link_of_child_job, run_id
 from rackgate.gang.membership import GangKey, Mismatch
 from rackgate.gang.native.model import (
     GangMember,
@@ -27,11 +27,12 @@ from rackgate.gang.native.model import (
     pod_group_name,
     pod_group_of,
 )
-from rackgate.gang.readiness import GangState, Member, Waiting, gangs_of, least_of
-from rackgate.gang.run_spec import decode_run_text
+from rackgate.gang.readiness import NOTHING, GangState, Member, Waiting, gangs_of, least_of
+from rackgate.gang.runs.done_pods import DonePods, of_children, sum_of_done_pods
+from rackgate.gang.runs.run_spec import decode_run_text
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
 from rackgate_ungater.state_machine.gang_workloads import GangWorkload
-from rackgate_ungater.state_machine.gated_objects import GangPod, GatedPod, PodUid
+from rackgate_ungater.state_machine.gated_objects import GangPod, GatedPod, GatedWorkload, PodUid
 from rackgate_ungater.state_machine.records import PodSetState, WorkloadState
 from rackgate_ungater.state_machine.ungating_plan import PodSetAdmission, Ungate
 
@@ -118,10 +119,31 @@ class PodsOfGangs:
             a domain of its PodSet.
         not_held: running pods that were started by somebody else: created while the admission
             policy was not installed, for example.
+        ended: pods that have succeeded and do not count. They show that their gang has started.
+        gone: by PodSet, pods that have succeeded, are not needed again, and do not exist any more.
+        gone_of_children: the same, by the UID of a child Job that has a Workload of gangs of its
+            own.
+        children: by the name of such a Workload of gangs, the UID of its child Job.
+        links: names of all Workloads of gangs that pods name.
     """
 
     members: list[GangPod] = field(default_factory=list)
+    ended: list[GangPod] = field(default_factory=list)
     not_held: list[GangPod] = field(default_factory=list)
+    gone: dict[str, int] = field(default_factory=dict)
+    gone_of_children: dict[str, dict[str, int]] = field(default_factory=dict)
+    children: dict[str, str] = field(default_factory=dict)
+    links: set[str] = field(default_factory=set)
+
+    def ended_of(self, link: str) -> Iterator[Member]:
+        """`ended`, of one Workload of gangs."""
+        return (_member(pod) for pod in self.ended if pod.link == link)
+
+    def gone_of(self, link: str) -> Mapping[str, int]:
+        """`gone`, of one Workload of gangs: that of a child Job, or the only one of the job."""
+        if link in self.children:
+            return self.gone_of_children.get(self.children[link], NOTHING)
+        return self.gone if self.links == {link} else NOTHING
 
 
 def pods_of_gangs(workload_state: WorkloadState, owners: ChildJobOwners) -> PodsOfGangs:
@@ -130,26 +152,52 @@ def pods_of_gangs(workload_state: WorkloadState, owners: ChildJobOwners) -> Pods
     if workload is None:
         return found
     admissions = dict(workload_state.admissions())
-    succeeded = {podset.name: podset.succeeded for podset in workload.podsets}
+    done = _done_pods(workload, owners)
+    total = sum_of_done_pods(done, {one.name: one.succeeded for one in workload.podsets})
     for name, podset in workload_state.podsets.items():
         if not podset.in_gangs:
             continue
         own = owners.pods_of(workload, _pods_of_gangs(podset), assignment=_ANY_ASSIGNMENT)
         admission = admissions.get(name)
-        left = succeeded.get(name, 0)
+        by_child = dict(done.get(name, NOTHING))
+        left = total.pop(name, 0) - sum(by_child.values())
         for pod in own:
             if not isinstance(pod, GangPod) or pod.terminating:
                 continue
+            found.links.add(pod.link)
+            if workload.has_children and is_link_of_child_job(pod.link, pod.owner_uid):
+                found.children[pod.link] = pod.owner_uid
             if pod.succeeded:
-                left -= 1
-                if left < 0:
+                if by_child.get(pod.owner_uid, 0) > 0:
+                    by_child[pod.owner_uid] -= 1
+                elif left > 0:
+                    left -= 1
+                else:
+                    found.ended.append(pod)
                     continue
             elif not pod.gates and not pod.run:
                 found.not_held.append(pod)
                 if not _is_placed(pod, admission):
                     continue
             found.members.append(pod)
+        _add_gone(found, name, left + sum(by_child.values()), by_child)
+    # Nothing says whether pods of other PodSets were in gangs, except of child Jobs.
+    for name in total.keys() & done.keys():
+        _add_gone(found, name, total[name], done[name])
     return found
+
+
+def _add_gone(found: PodsOfGangs, podset: str, left: int, by_child: Mapping[str, int]) -> None:
+    if left > 0:
+        found.gone[podset] = left
+    for uid, count in by_child.items():
+        if count > 0:
+            found.gone_of_children.setdefault(uid, {})[podset] = count
+
+
+def _done_pods(workload: GatedWorkload, owners: ChildJobOwners) -> DonePods:
+    jobs = {job for by_job in workload.done_pods.values() for job in by_job}
+    return of_children(workload.done_pods, owners.of(workload.owner_uid, jobs)) if jobs else {}
 
 
 def _pods_of_gangs(podset: PodSetState) -> Iterator[GangPod]:
@@ -190,7 +238,14 @@ def decide(
         if workload is None:
             held += _without_workload(link, members.values())
             continue
-        found = gangs_of(workload.spec, map(_member, members.values()), run=run, assigned=assigned)
+        found = gangs_of(
+            workload.spec,
+            map(_member, members.values()),
+            run=run,
+            assigned=assigned,
+            ended=pods.ended_of(link),
+            gone=pods.gone_of(link),
+        )
         releasable = found.releasable() & assigned
         released |= releasable
         for state in found.states:
@@ -305,18 +360,22 @@ def progress(workload_state: WorkloadState, owners: ChildJobOwners) -> tuple[int
         return 0, 0
     run = run_of(workload_state)
     members: dict[str, list[Member]] = {}
-    for pod in pods_of_gangs(workload_state, owners).members:
+    pods, workloads = pods_of_gangs(workload_state, owners), _gang_workloads(workload_state)
+    for pod in pods.members:
         members.setdefault(pod.link, []).append(_member(pod))
     complete, missing = 0, []
-    for link, workload in _gang_workloads(workload_state).items():
+    for link, workload in workloads.items():
         own = members.get(link, [])
-        found = gangs_of(workload.spec, own, run=run, assigned={member.uid for member in own})
+        assigned = {member.uid for member in own}
+        gone = pods.gone_of(link)
+        ended = pods.ended_of(link)
+        found = gangs_of(workload.spec, own, run=run, assigned=assigned, ended=ended, gone=gone)
         for state in found.states:
             if state.waiting is None:
                 complete += 1
             else:
                 foreign = sum(bool(member.foreign_gates) for member in state.members)
-                missing.append(max(1, state.min_count - len(state.members) + foreign))
+                missing.append(max(1, state.min_count - state.gone - len(state.members) + foreign))
         seen = {state.key.group for state in found.states}
         missing += [
             max(1, least_of(group))
@@ -357,7 +416,8 @@ def waiting_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> froze
     run = run_of(workload_state)
     found: set[str] = set()
     members: dict[str, list[Member]] = {}
-    for pod in pods_of_gangs(workload_state, owners).members:
+    pods = pods_of_gangs(workload_state, owners)
+    for pod in pods.members:
         if pod.link in workloads:
             members.setdefault(pod.link, []).append(_member(pod))
         elif pod.gated:
@@ -365,7 +425,9 @@ def waiting_pods(workload_state: WorkloadState, owners: ChildJobOwners) -> froze
     for link, own in members.items():
         spec = workloads[link].spec
         gated = {member.uid for member in own if member.gated}
-        found |= gated - gangs_of(spec, own, run=run, assigned=gated).releasable()
+        ended = pods.ended_of(link)
+        gangs = gangs_of(spec, own, run=run, assigned=gated, ended=ended, gone=pods.gone_of(link))
+        found |= gated - gangs.releasable()
     return frozenset(found)
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from rackgate.api import names
 from rackgate.gang.link import link_of
+from rackgate.gang.runs.done_pods import DonePods, decode_done_pods
 from rackgate.jobframework.managed import podset_of_pod
 from rackgate.jobframework.pod_group.membership import group_uid, is_gang_id
 from rackgate.jobframework.registry import has_child_jobs
@@ -56,6 +57,7 @@ class GatedPod(msgspec.Struct, frozen=True, gc=False):
         grace_s: grace period of its deletion in seconds; 0 if it is not being deleted.
         terms: JSON of its required `nodeSelectorTerms` while it is gated; empty without any.
         group_uid: what identifies the group of a plain pod, see `membership`; empty for others.
+        slice_chain: of a pod whose elastic job Kueue started, the first Workload slice of the job.
     """
 
     namespace: str
@@ -75,6 +77,7 @@ class GatedPod(msgspec.Struct, frozen=True, gc=False):
     grace_s: float = 0.0
     terms: str = ""
     group_uid: str = ""
+    slice_chain: str = ""
 
     @property
     def gated(self) -> bool:
@@ -85,6 +88,11 @@ class GatedPod(msgspec.Struct, frozen=True, gc=False):
     def key(self) -> str:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def chain(self) -> str:
+        """Its chain of Workload slices; "" for none."""
+        return f"{self.namespace}/{self.slice_chain}" if self.slice_chain else ""
 
     @property
     def workload_key(self) -> WorkloadKey:
@@ -183,6 +191,9 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
         parent: the Workload that this one is a slice of.
         merged: UIDs of slices that the counts already include.
         run_spec: of a gang of pods that no job owns, the numbers of its run as JSON.
+        done_pods: of gangs, those that child Jobs have completed; empty for none.
+        slice_chain: if Kueue wrote it for an elastic job, the first Workload slice of the job.
+            Empty once it is Finished: Kueue finishes a slice that it replaces.
     """
 
     namespace: str
@@ -203,11 +214,18 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
     parent: WorkloadKey | None = None
     merged: tuple[str, ...] = ()
     run_spec: str = ""
+    done_pods: DonePods = {}
+    slice_chain: str = ""
 
     @property
     def key(self) -> WorkloadKey:
         """`namespace/name`."""
         return WorkloadKey(intern(f"{self.namespace}/{self.name}"))
+
+    @property
+    def chain(self) -> str:
+        """Its chain of Workload slices; "" for none."""
+        return f"{self.namespace}/{self.slice_chain}" if self.slice_chain else ""
 
     @property
     def has_children(self) -> bool:
@@ -230,6 +248,8 @@ class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
             and self.owned_by_ray_job == other.owned_by_ray_job
             and self.of_plain_pods == other.of_plain_pods
             and self.run_spec == other.run_spec
+            and self.done_pods == other.done_pods
+            and self.slice_chain == other.slice_chain
         )
 
 
@@ -383,6 +403,7 @@ def decode_pod(data: bytes | msgspec.Raw, *, gangs: bool = False) -> GatedPod:
         group_uid=group_uid(meta.uid, meta.namespace, meta.labels)
         if names.MANAGED_LABEL in meta.labels
         else "",
+        slice_chain=intern(meta.annotations.get(names.KUEUE_SLICE_CHAIN_ANNOTATION, "")),
     )
     if gangs and (gates & GANG or names.GANG_LINK_ANNOTATION in meta.annotations):
         return _gang_pod(pod, view)
@@ -476,6 +497,10 @@ def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> Gate
         merged=tuple(sorted(slice_.uid for slice_ in status.folded_slices)) if elastic else (),
         run_spec=meta.annotations.get(names.GANG_RUN_SPEC_ANNOTATION, "")
         if is_gang_id(group)
+        else "",
+        done_pods=decode_done_pods(meta.annotations) if has_children else {},
+        slice_chain=intern(meta.annotations.get(names.KUEUE_SLICE_CHAIN_ANNOTATION, ""))
+        if elastic and names.WorkloadCondition.FINISHED not in true
         else "",
     )
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from sys import intern
 from typing import assert_never
 
 import msgspec
 
+from rackgate.jobframework.slice_chains import SliceChains
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
 from rackgate_ungater.state_machine.events import (
     Event,
@@ -113,6 +115,7 @@ class StateMachine:
         self.expectations: dict[PodUid, Expectation] = {}
         self.owners = ChildJobOwners()
         self._deleted = Tombstones()
+        self._slice_chains = SliceChains[PodUid]()
         self._parent_by_slice: dict[str, WorkloadKey] = {}  # by UID of a slice
         self._workload_by_parent: dict[str, WorkloadKey] = {}  # by UID of a JobSet
         self._gang_workloads: dict[str, GangWorkload] = {}  # by key
@@ -364,6 +367,7 @@ class StateMachine:
             obj = old  # the watch lags behind a live read
         if isinstance(obj, GangPod):
             obj = _first_membership(obj, old)
+        obj = self._of_live_slice(obj)
         if obj.terminal and not (isinstance(obj, GangPod) and obj.succeeded and not obj.gates):
             return self._pod_gone(obj.uid, obj.version)
         if obj is not old:
@@ -374,6 +378,7 @@ class StateMachine:
 
     def _store_pod(self, old: GatedPod | None, obj: GatedPod) -> None:
         self.pods[obj.uid] = obj
+        self._slice_chains.set_pod(obj.uid, obj.chain)
         if old is not None and (old.workload_key, old.podset) != (obj.workload_key, obj.podset):
             self._remove_pod(old)
             old = None
@@ -438,6 +443,8 @@ class StateMachine:
 
     def _pod_gone(self, uid: PodUid, version: int = 0) -> WorkloadKey | None:
         obj = self.pods.pop(uid, None)
+        if obj is not None:
+            self._slice_chains.set_pod(uid, "")
         self._deleted.add(uid, max(version, obj.version if obj else 0))
         self._end_expectation(uid)
         return self._remove_pod(obj) if obj is not None else None
@@ -499,6 +506,21 @@ class StateMachine:
         if obj is not None and obj.has_children:
             self._workload_by_parent[obj.owner_uid] = key
         workload_state.set_workload(obj)
+        chain, admitted = (obj.chain, obj.admitted) if obj is not None else ("", False)
+        for uid in self._slice_chains.set_workload(key, chain, admitted=admitted):
+            pod = self.pods[uid]
+            moved = self._of_live_slice(pod)
+            if moved is not pod:
+                self._store_pod(pod, moved)
+
+    def _of_live_slice(self, pod: GatedPod) -> GatedPod:
+        """The pod, with the Workload that it belongs to now if Kueue replaced the one it names."""
+        if not pod.slice_chain:
+            return pod
+        key = self._slice_chains.workload_of(pod.chain, pod.workload_key)
+        if key == pod.workload_key:
+            return pod
+        return msgspec.structs.replace(pod, workload=intern(key.partition("/")[2]))
 
     def _remove_if_empty(self, key: WorkloadKey) -> None:
         if self.workload_states[key].is_empty:

@@ -24,7 +24,7 @@ from rackgate.api.names import (
 )
 from rackgate.api.resources import JOBS
 from rackgate.features import GANG_SCHEDULING
-from rackgate.gang.expand import gang_mode, quote_off
+from rackgate.gang.forms.expand import gang_mode, quote_off
 from rackgate.gang.link import PER_JOB, child_job_link, link_of
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import ChildJobs, GenericJob, Manifest

@@ -19,7 +19,7 @@ from rackgate.api.conversion import ConversionError
 from rackgate.api.names import CONVERT_PATH
 from rackgate.jobframework.kai import RenderOptions
 from rackgate.runtime import clock, metrics
-from rackgate.runtime.connections import Connection, Connections, connection_metrics
+from rackgate.runtime.serving.connections import Connection, Connections, connection_metrics
 from rackgate.runtime.tasks import cancel, start
 from rackgate_webhook.admission.conversion_review import (
     MAX_CONVERSION_BYTES,
@@ -42,6 +42,7 @@ from rackgate_webhook.admission.review import (
 )
 from rackgate_webhook.admission.validate import validate
 from rackgate_webhook.serving.bodies import SMALL_BYTES, BodyReader, RequestRejectedError
+from rackgate_webhook.serving.unsent import UnsentAnswers
 
 MAX_CONNECTIONS: Final = 256
 PRIVATE_CONNECTIONS: Final = 8
@@ -119,6 +120,7 @@ class WebhookServer:
         self._async_bodies = BodyReader(MAX_LARGE_ASYNC_REVIEWS)
         self._conversion_bodies = BodyReader(MAX_LARGE_CONVERSIONS, MAX_CONVERSION_BYTES)
         self._large_conversion = asyncio.Lock()
+        self._unsent = UnsentAnswers(CONNECTIONS)
         # One thread: a conversion whose review was late goes on, and must not run beside the next.
         self._large_objects = ThreadPoolExecutor(1, "convert")
         self._connections: list[Connections] = []
@@ -199,7 +201,7 @@ class WebhookServer:
                     503, "late", f"{late_s:.3g} s too late to be answered in time"
                 )
             started = clock.monotonic()
-            answer = await self._decide(request.path, body, limit)
+            answer = await self._decide(request.path, body, limit, connection)
             _observe(answer, clock.monotonic() - started)
         content_type = "application/json" if answer.status == 200 else "text/plain"
         return web.Response(status=answer.status, body=answer.body, content_type=content_type)
@@ -209,13 +211,13 @@ class WebhookServer:
             return self._conversion_bodies
         return self._bodies if path in self._routes else self._async_bodies
 
-    async def _decide(self, path: str, body: bytes, limit: float) -> Answer:
+    async def _decide(self, path: str, body: bytes, limit: float, connection: Connection) -> Answer:
         if path in self._routes:
             return answer_review(body, self._routes[path])
         try:
             async with asyncio.timeout_at(limit):
                 if path == CONVERT_PATH:
-                    return await self._convert(body)
+                    return await self._convert(body, connection)
                 return await answer_review_async(body, self._async_routes[path])
         except TimeoutError:
             message = "what the review needs could not be read in time"
@@ -223,8 +225,13 @@ class WebhookServer:
                 message = "the objects could not be converted in time"
             raise RequestRejectedError(503, "late", message) from None
 
-    async def _convert(self, body: bytes) -> Answer:
-        """Convert the objects of one review, in steps: the API server sends whole lists."""
+    async def _convert(self, body: bytes, connection: Connection | None = None) -> Answer:
+        """Convert the objects of one review, in steps: the API server sends whole lists.
+
+        Args:
+            body: the review.
+            connection: on which the answer is sent.
+        """
         async with AsyncExitStack() as slot:
             size, large = 0, len(body) > SMALL_BYTES
             if large:
@@ -247,7 +254,10 @@ class WebhookServer:
                         step_ends = clock.monotonic() + CONVERSION_STEP_S
             except ConversionError as error:
                 failure = str(error)
-            return conversion_answer(request, found, failure)
+            answer = conversion_answer(request, found, failure)
+            if large and connection is not None:
+                await self._unsent.add(connection, len(answer.body))
+            return answer
 
     @asynccontextmanager
     async def _only_large_conversion(self) -> AsyncIterator[None]:

@@ -86,6 +86,20 @@ def count_indexes(text: str) -> int:
     return total
 
 
+def pods_not_created_again(job: Job, count: int) -> int:
+    """Pods of a Job that no remaining completion needs.
+
+    Args:
+        job: as stored.
+        count: how many of its pods run at once.
+    """
+    spec, done = job.spec, job.status.succeeded
+    wanted = spec.parallelism if spec.completions is None else spec.completions
+    if job.indexed:
+        done += count_indexes(job.status.failed_indexes)
+    return max(0, min(count - max(0, wanted - done), done))
+
+
 def min_parallelism(manifest: Manifest) -> int | None:
     """The fewest pods that a Job may start with; None if it has no such number, or a bad one."""
     text = annotations_of(manifest).get(MIN_PARALLELISM_ANNOTATION)
@@ -256,14 +270,9 @@ class BatchJob(GenericJob[Job]):
             return {}
         if job.indexed and job.metadata.annotations.get(ELASTIC_ANNOTATION) == "true":
             return {}
-        spec, count = job.spec, counts.get(PODSET, 0)
-        wanted = spec.parallelism if spec.completions is None else spec.completions
-        done = job.status.succeeded
-        if job.indexed:
-            done += count_indexes(job.status.failed_indexes)
         # A Job that requests fewer pods than were admitted may request them again.
-        unneeded = min(count - max(0, wanted - done), done)
-        return {PODSET: unneeded} if unneeded > 0 else {}
+        unneeded = pods_not_created_again(job, counts.get(PODSET, 0))
+        return {PODSET: unneeded} if unneeded else {}
 
     def find_change(
         self, podsets: Sequence[Mapping[str, Any]], workload: Workload, *, elastic: bool

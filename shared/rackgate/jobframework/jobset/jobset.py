@@ -24,6 +24,7 @@ from rackgate.jobframework.job.batch_job import (
     TEMPLATE_POINTER,
     is_inactive,
     max_running_pods,
+    pods_not_created_again,
     runs_all_at_once,
     stopping_pods,
 )
@@ -274,6 +275,19 @@ class JobSetJob(GenericJob[JobSet]):
             if count > 0:
                 done[name.lower()] = count
         return done
+
+    def done_pods(self, children: Sequence[Job]) -> Mapping[str, Mapping[str, int]]:
+        """Also of child Jobs that have not finished, and if the JobSet may restart."""
+        found: dict[str, dict[str, int]] = {}
+        for child in children:
+            spec = child.spec
+            wanted = spec.parallelism if spec.completions is None else spec.completions
+            count = min(spec.parallelism, wanted)
+            if child.finished is None or child.finished.type != "Complete":
+                count = pods_not_created_again(child, count)
+            if count and child.metadata.deletion_timestamp is None:
+                found.setdefault(self.podset_of_child(child), {})[child.metadata.uid] = count
+        return found
 
     def stale_child_jobs(
         self, job: JobSet, children: Sequence[Job], podset_infos: Mapping[str, PodSetInfo]

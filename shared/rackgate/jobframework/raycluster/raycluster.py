@@ -61,6 +61,7 @@ _SIDECAR: Final = "autoscaler"
 _SIDECAR_RESOURCES: Final = {"cpu": "500m", "memory": "512Mi"}
 _WAIT: Final = "wait-gcs-ready"
 _WAIT_RESOURCES: Final = {"cpu": "200m", "memory": "256Mi"}
+SUBMITTER: Final = "submitter"  # PodSet of a RayJob
 _HEAD_PATH: Final = "spec.headGroupSpec.template"
 _SUSPENDING: Final = "RayClusterSuspending"
 _SUSPENDED: Final = "RayClusterSuspended"
@@ -253,6 +254,12 @@ class RayClusterJob(GenericJob[RayCluster]):
         """Another template or worker group in any case; another size unless it is elastic."""
         return find_cluster_change(self.name, podsets, workload, elastic=elastic)
 
+    def as_stored(
+        self, podsets: Sequence[Mapping[str, Any]], workload: Workload
+    ) -> Sequence[Mapping[str, Any]]:
+        """Workloads of Kueue have no containers that KubeRay adds."""
+        return without_ray_containers(podsets, workload)
+
     @staticmethod
     def is_name(name: str) -> bool:
         """Whether KubeRay creates pods for a cluster of this name, apart from its length."""
@@ -274,7 +281,7 @@ def find_cluster_change(
         workload: under which it was started.
         elastic: another size is a resize.
     """
-    change = describe_running_change(workload, _as_stored(podsets, workload))
+    change = describe_running_change(workload, without_ray_containers(podsets, workload))
     if change is not None:
         return f"the running {kind} was changed: {change}"
     if elastic:
@@ -287,9 +294,24 @@ def find_cluster_change(
     return None
 
 
-def _as_stored(podsets: Sequence[Mapping[str, Any]], workload: Workload) -> list[Mapping[str, Any]]:
-    """The PodSets without containers of KubeRay that the Workload lacks: one of Kueue has none."""
+def without_ray_containers(
+    podsets: Sequence[Mapping[str, Any]], workload: Workload
+) -> list[Mapping[str, Any]]:
+    """The PodSets without containers of KubeRay that the Workload lacks, if Kueue wrote it.
+
+    Rackgate writes the wait for the head to all workers. In a Workload with it, a sidecar that is
+    missing was not admitted: its user enabled the autoscaler since, and says what it requests. In
+    one without workers, nothing shows who wrote it.
+    """
     templates = original_templates(workload)
+    workers = [one for name, one in templates.items() if name not in (HEAD, SUBMITTER)]
+    waits = (
+        one.get("name") == _WAIT
+        for template in workers
+        for one in items(section(template, "spec"), "initContainers")
+    )
+    if not workers or any(waits):
+        return list(podsets)
     added = {"containers": _SIDECAR, "initContainers": _WAIT}
     found: list[Mapping[str, Any]] = []
     for podset in podsets:

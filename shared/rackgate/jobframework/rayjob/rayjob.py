@@ -27,7 +27,12 @@ from rackgate.jobframework.generic_job import (
 )
 from rackgate.jobframework.injection import PodTemplate
 from rackgate.jobframework.podsets import MAX_PODSETS, podset_json
-from rackgate.jobframework.raycluster.raycluster import RayClusterJob, find_cluster_change
+from rackgate.jobframework.raycluster.raycluster import (
+    SUBMITTER,
+    RayClusterJob,
+    find_cluster_change,
+    without_ray_containers,
+)
 from rackgate.jobframework.rayjob.wire import RayJob
 from rackgate.jobframework.templates import (
     Template,
@@ -40,7 +45,6 @@ from rackgate.jobframework.topology_request import topology_request
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 
-SUBMITTER: Final = "submitter"
 # KubeRay creates no pods for a RayJob with a longer name.
 MAX_NAME: Final = 47
 
@@ -102,7 +106,11 @@ class RayJobJob(GenericJob[RayJob]):
         return {"submitterPodTemplate": _default_submitter(manifest)}
 
     def templates(self, manifest: Manifest, *, elastic: bool = False) -> list[PodTemplate]:
-        """Those of the cluster, and that of the submitter if the manifest has one."""
+        """Those of the cluster, and that of the submitter if the manifest has one.
+
+        In another mode it is not used. If the mode was changed together with a suspension, it still
+        has what the start added, and is restored with the others.
+        """
         del elastic
         found = [
             replace(
@@ -113,7 +121,7 @@ class RayJobJob(GenericJob[RayJob]):
             for one in _CLUSTER.templates(_cluster(manifest))
         ]
         submitter = section(section(manifest, "spec"), "submitterPodTemplate", "spec")
-        if submitter and _has_submitter(manifest):
+        if submitter and (_has_submitter(manifest) or strip_reserved(submitter) != submitter):
             template = validated_template(submitter, _SUBMITTER_PATH)
             found.append(PodTemplate(SUBMITTER, _SUBMITTER_PATH, _SUBMITTER_POINTER, template))
         return found
@@ -221,6 +229,12 @@ class RayJobJob(GenericJob[RayJob]):
         """Another template, worker group or size."""
         del elastic
         return find_cluster_change(self.name, podsets, workload)
+
+    def as_stored(
+        self, podsets: Sequence[Mapping[str, Any]], workload: Workload
+    ) -> Sequence[Mapping[str, Any]]:
+        """Workloads of Kueue have no containers that KubeRay adds."""
+        return without_ray_containers(podsets, workload)
 
 
 def _has_submitter(manifest: Manifest) -> bool:

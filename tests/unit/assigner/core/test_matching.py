@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from rackgate.wire.core import Taint, Toleration
+from rackgate.wire.core import PodSpec, Taint, Toleration
 from rackgate_assigner.topology.capacity import Capacity
-from rackgate_assigner.topology.placement.node_matching import expression_holds, tolerates
+from rackgate_assigner.topology.model import NodeInfo, PodSetRequest
+from rackgate_assigner.topology.placement.node_matching import (
+    MAX_SELECTORS,
+    expression_holds,
+    match_expression,
+    match_nodes,
+    node_affinity,
+    selector_problem,
+    tolerates,
+)
 from rackgate_assigner.topology.tree import TopologyTree
 from tests.unit.assigner.core.clusters import LEVELS, ask, node, podset, refusal, spots
 
@@ -177,3 +189,112 @@ def test_an_affinity_that_is_none_matches_nothing_and_breaks_nothing(
     gates = {"TASRespectNodeAffinityPreferred": soft}
     answer = ask(three(), podset(1, node_affinity=affinity), gates=gates)
     assert "affinity: 2" in refusal(answer)
+
+
+VALUES = st.sampled_from(
+    [
+        "",
+        "1",
+        "+1",
+        "7",
+        "07",
+        "-8",
+        "x",
+        "1e3",
+        str(2**63 - 1),
+        str(2**63),
+        str(-(2**63)),
+        "9" * 5000,
+    ]
+)
+EXPRESSIONS = st.fixed_dictionaries(
+    {
+        "operator": st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Near"]),
+        "values": st.lists(VALUES, max_size=3) | st.none(),
+    }
+)
+
+
+@pytest.mark.requirement("CAP-06")
+@example(labels=["x", "1"], expression={"operator": "Gt", "values": ["-8"]})
+@given(labels=st.lists(st.none() | VALUES, min_size=1, max_size=8), expression=EXPRESSIONS)
+def test_expressions_match_all_nodes_as_they_match_one(
+    labels: list[str | None], expression: dict[str, Any]
+) -> None:
+    nodes = [
+        node(f"b1/r1/x{number}", labels={} if value is None else {"gen": value})
+        for number, value in enumerate(labels)
+    ]
+    tree = TopologyTree.build(LEVELS, nodes)
+    found = match_expression(tree.column("gen"), expression).tolist()
+    assert found == [expression_holds(expression, one.labels.get("gen")) for one in tree.nodes]
+
+
+def many(count: int, field: str = "matchExpressions") -> dict[str, Any]:
+    """Affinity with as many terms, each about another name or another label."""
+    return required(
+        *(
+            {field: [{"key": f"k-{number}", "operator": "In", "values": [f"x{number}"]}]}
+            if field == "matchExpressions"
+            else {field: [{"key": "metadata.name", "operator": "In", "values": [f"x{number}"]}]}
+            for number in range(count)
+        )
+    )
+
+
+@pytest.mark.requirement("CAP-06")
+def test_labels_that_no_node_has_are_not_looked_up_in_each_node() -> None:
+    """A tenant may write as many keys as fit into an object."""
+    looked_up = 0
+
+    class Counted(dict[str, str]):
+        def get(self, key: str, default: Any = None) -> Any:
+            nonlocal looked_up
+            looked_up += 1
+            return super().get(key, default)
+
+    def counted(**more: str) -> list[NodeInfo]:
+        plain = (node(f"b1/r1/x{number}") for number in range(100))
+        return [
+            NodeInfo(one.name, Counted({**one.labels, **more}), one.allocatable, one.taints)
+            for one in plain
+        ]
+
+    nodes = counted()
+    tree = TopologyTree.build(LEVELS, nodes)
+    before = looked_up
+    request = PodSetRequest("p", 1, {}, node_affinity=many(500), node_selector={"none": "1"})
+    eligible = match_nodes(tree, request, (), soft_affinity=True)
+    assert (eligible.reasons, eligible.numbers) == (("nodeSelector", "affinity"), (100, 0))
+    assert looked_up == before
+    # Labels that nodes have are read once, however many a template asks for in turns.
+    nodes = counted(**{f"known-{number}": "x" for number in range(200)})
+    tree = TopologyTree.build(LEVELS, nodes)
+    before = looked_up
+    terms = [expressions((f"known-{number % 200}", "In", ["y"])) for number in range(1000)]
+    in_turns = PodSetRequest("p", 1, {}, node_affinity=required(*terms))
+    match_nodes(tree, in_turns, (), soft_affinity=True)
+    assert looked_up - before <= 200 * len(nodes)
+    named = PodSetRequest("p", 1, {}, node_affinity=many(50, "matchFields"))
+    assert match_nodes(tree, named, (), soft_affinity=True).numbers == (50,)
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"nodeSelector": {str(n): "x" for n in range(MAX_SELECTORS)}}, None),
+        ({"nodeSelector": {str(n): "x" for n in range(MAX_SELECTORS + 1)}}, "nodeSelector: 1001"),
+        ({"tolerations": [{"key": "a"}] * (MAX_SELECTORS + 1)}, "tolerations: 1001"),
+        ({"affinity": {"nodeAffinity": many(MAX_SELECTORS)}}, None),
+        ({"affinity": {"nodeAffinity": many(1001)}}, "affinity.nodeAffinity: 1001"),
+        ({"affinity": {"nodeAffinity": many(1001, "matchFields")}}, "affinity.nodeAffinity: 1001"),
+        ({"affinity": {"nodeAffinity": required(*[{}] * 1001)}}, "affinity.nodeAffinity: 1001"),
+    ],
+)
+def test_selectors_beyond_a_limit_are_not_matched_with_nodes(
+    spec: dict[str, Any], problem: str | None
+) -> None:
+    read = msgspec.convert(spec, PodSpec)
+    found = selector_problem("spec", read, node_affinity(read) or {})
+    wanted = problem and f"spec.{problem} entries; at most 1000 are matched with nodes"
+    assert found == wanted

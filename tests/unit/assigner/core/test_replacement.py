@@ -18,8 +18,13 @@ from tests.unit.assigner.core.clusters import BLOCK, HOST, RACK, capacity, podse
 # rack    r1          r2      r3
 # host    x1  x2  x3  x4  x5  x6
 ROOMS = {
-    "b1/r1/x1": 2, "b1/r1/x2": 2, "b1/r1/x3": 2, "b1/r2/x4": 2, "b1/r2/x5": 2, "b2/r3/x6": 2,
-}  # fmt: skip
+    "b1/r1/x1": 2,
+    "b1/r1/x2": 2,
+    "b1/r1/x3": 2,
+    "b1/r2/x4": 2,
+    "b1/r2/x5": 2,
+    "b2/r3/x6": 2,
+}
 
 
 def at(pods: Mapping[str, int]) -> TopologyAssignment:

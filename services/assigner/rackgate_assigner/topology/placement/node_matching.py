@@ -6,11 +6,8 @@ of the three there (CAP-06; conformance/tas, section 7).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from operator import eq
 from typing import Any
 
 import msgspec
@@ -18,12 +15,13 @@ import numpy as np
 
 from rackgate.wire.core import PodSpec, Taint, Toleration, View
 from rackgate_assigner.topology.model import BoolVector, IntVector, PodSetRequest
+from rackgate_assigner.topology.nodes import NAME_COLUMN, Column, int64
 from rackgate_assigner.topology.tree import TopologyTree
 
 MAX_WEIGHT = 100
 BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_INT64_LIMIT = 2**63
+# Entries of a nodeSelector, tolerations, or expressions of a node affinity.
+MAX_SELECTORS = 1000
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -134,11 +132,37 @@ def expression_holds(expression: Mapping[str, Any], value: str | None) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt":
-            return value is not None and len(values) == 1 and _compare(value, values[0]) > 0
+            return len(values) == 1 and _compare(value, values[0]) > 0
         case "Lt":
-            return value is not None and len(values) == 1 and _compare(value, values[0]) < 0
+            return len(values) == 1 and _compare(value, values[0]) < 0
         case _:
             return False
+
+
+def match_expression(column: Column, expression: Mapping[str, Any]) -> BoolVector:
+    """`expression_holds` for the value of each node, shape (nodes,).
+
+    A user may write many expressions, so each takes an array operation instead of a call for each
+    distinct value.
+    """
+    given = expression.get("values")
+    values = [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
+    match expression.get("operator"):
+        case "In":
+            return column.among(values)
+        case "NotIn":
+            return ~column.among(values)
+        case "Exists":
+            return ~column.among((None,))
+        case "DoesNotExist":
+            return column.among((None,))
+        case "Gt" | "Lt" as operator:
+            limit = int64(values[0]) if len(values) == 1 else None
+            if limit is not None:
+                valid, numbers = column.integers
+                compared = numbers > limit if operator == "Gt" else numbers < limit
+                return (valid & compared)[column.codes]
+    return np.zeros(len(column.codes), dtype=np.bool_)
 
 
 def taint_text(taint: Taint) -> str:
@@ -158,7 +182,7 @@ def _match_all_nodes(
     if selector:
         matches = np.ones(len(tree.nodes), dtype=np.bool_)
         for key, wanted in selector.items():
-            matches &= tree.column(key).where(partial(eq, wanted))
+            matches &= tree.column(key).among((wanted,))
         reasons.append("nodeSelector")
         codes[(codes == 0) & ~matches] = len(reasons)
     required = affinity.get(_REQUIRED)
@@ -207,15 +231,11 @@ def _term_mask(tree: TopologyTree, term: object) -> BoolVector:
         return np.zeros(len(tree.nodes), dtype=np.bool_)
     mask = np.ones(len(tree.nodes), dtype=np.bool_)
     for expression in expressions:
-        column = tree.column(str(expression.get("key", "")))
-        mask &= column.where(partial(expression_holds, expression))
+        mask &= match_expression(tree.column(str(expression.get("key", ""))), expression)
     for expression in fields:
-        known = expression.get("key") == "metadata.name"
-        mask &= np.fromiter(
-            (known and expression_holds(expression, node.name) for node in tree.nodes),
-            dtype=np.bool_,
-            count=len(tree.nodes),
-        )
+        if expression.get("key") != "metadata.name":
+            return np.zeros(len(tree.nodes), dtype=np.bool_)
+        mask &= match_expression(tree.column(NAME_COLUMN), expression)
     return mask
 
 
@@ -235,15 +255,10 @@ def _scores(
 
 
 def _compare(left: object, right: object) -> int:
-    """-1, 0 or 1 comparing two decimal integers; 0 also when either is none within int64."""
-    if not (isinstance(left, str) and isinstance(right, str)):
-        return 0
-    if not (_INTEGER.fullmatch(left) and _INTEGER.fullmatch(right)):
-        return 0
-    a, b = int(left), int(right)
-    if not (-_INT64_LIMIT <= a < _INT64_LIMIT and -_INT64_LIMIT <= b < _INT64_LIMIT):
-        return 0
-    return (a > b) - (a < b)
+    """-1, 0 or 1 comparing two decimal integers; 0 also when either is none within 64 bits."""
+    a = int64(left)
+    b = None if a is None else int64(right)
+    return 0 if a is None or b is None else (a > b) - (a < b)
 
 
 # The typed form of a template's node affinity.
@@ -290,3 +305,32 @@ def node_affinity(spec: PodSpec) -> dict[str, Any] | None:
     # Unknown fields may be nested without end, and later code walks through everything.
     known: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found.node_affinity))
     return known or None
+
+
+def selector_problem(path: str, spec: PodSpec, affinity: Mapping[str, Any]) -> str | None:
+    """Why a template is not matched with nodes: its author could ask for hours of work.
+
+    Args:
+        path: of the spec, for the message.
+        spec: of the template.
+        affinity: of `node_affinity`.
+    """
+    required = _objects(affinity.get(_REQUIRED), "nodeSelectorTerms")
+    preferred = _objects(affinity, _PREFERRED)
+    terms = [*required, *(one.get("preference") for one in preferred)]
+    expressions = sum(
+        len(_objects(term, field))
+        for term in terms
+        for field in ("matchExpressions", "matchFields")
+    )
+    found = {
+        "nodeSelector": len(spec.node_selector),
+        "tolerations": len(spec.tolerations),
+        "affinity.nodeAffinity": max(expressions, len(terms)),
+    }
+    for field, count in found.items():
+        if count > MAX_SELECTORS:
+            return (
+                f"{path}.{field}: {count} entries; at most {MAX_SELECTORS} are matched with nodes"
+            )
+    return None

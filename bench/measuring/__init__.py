@@ -1,0 +1,1 @@
+"""What benches share: the cluster, the load, how it is measured and judged."""

@@ -1,0 +1,1 @@
+"""Elastic jobs, resized step by step."""

@@ -1,0 +1,1 @@
+"""Status of Workloads of gangs: computed, and written."""

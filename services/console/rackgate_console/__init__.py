@@ -1,0 +1,1 @@
+"""The console: a read-only page of topology, queues and Workloads, and the service behind it."""

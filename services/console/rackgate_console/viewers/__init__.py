@@ -1,0 +1,1 @@
+"""Who looks at the console, and what they may see."""

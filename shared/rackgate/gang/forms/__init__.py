@@ -1,0 +1,1 @@
+"""The short forms of a Workload of gangs, and the long one."""

@@ -1,0 +1,1 @@
+"""Listening for callers: connections within a limit, and answers about health."""
