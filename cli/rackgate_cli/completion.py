@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.verbs import add_verb
 
 if TYPE_CHECKING:
@@ -147,6 +148,6 @@ def _ask(
             return choose(found)
 
     try:
-        return asyncio.run(read())
+        return interruptible.run(read())
     except (KubeError, CommandError, OSError):  # TimeoutError is an OSError
         return []

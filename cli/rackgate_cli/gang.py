@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.verbs import add_target, add_verb
 
@@ -140,7 +140,7 @@ def _run_explain(arguments: argparse.Namespace) -> int:
     if arguments.file is not None:
         sys.stdout.write(_explain(_read_workloads(arguments)))
         return 0
-    return asyncio.run(_explain_of_cluster(arguments))
+    return interruptible.run(_explain_of_cluster(arguments))
 
 
 async def _explain_of_cluster(arguments: argparse.Namespace) -> int:
@@ -188,7 +188,7 @@ def _add_release(verbs: Subparsers) -> None:
 
 
 def _release(arguments: argparse.Namespace) -> int:
-    return asyncio.run(_release_all(arguments))
+    return interruptible.run(_release_all(arguments))
 
 
 async def _release_all(arguments: argparse.Namespace) -> int:

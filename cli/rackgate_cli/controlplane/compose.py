@@ -21,6 +21,7 @@ import yaml
 
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.controlplane import defaults, install, pki
 from rackgate_cli.controlplane.binaries.versions import (
     ETCD_VERSION,
@@ -210,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif chosen.step == "pki":
         write_pki(chosen.path)
     else:
-        asyncio.run(_install(chosen.path))
+        interruptible.run(_install(chosen.path))
     return 0
 
 

@@ -48,6 +48,7 @@ from rackgate.kube.errors import (
     TransportError,
     UnprocessableError,
 )
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.cluster.lists import list_objects
 from rackgate_cli.controlplane import operators, ports
 from rackgate_cli.controlplane.binaries.versions import KINDS
@@ -536,7 +537,7 @@ def fill(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
 
 def _run_with_admin_client(conversation: Coroutine[Any, Any, None]) -> None:
     try:
-        asyncio.run(conversation)
+        interruptible.run(conversation)
     except KubeError as error:
         raise CommandError(f"the API server rejected the installation: {error}") from error
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.errors import CommandError
 from rackgate_cli.verbs import add_verb
 
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
             return await _run_story(story, client, arguments.limit)
 
     try:
-        return asyncio.run(run_on_playground())
+        return interruptible.run(run_on_playground())
     except (CommandError, KubeError) as error:
         raise CommandError(f"{error}{not_ready_components(status(state))}") from error
     finally:

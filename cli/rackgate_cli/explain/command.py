@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rackgate_cli import completion
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.verbs import add_json, add_namespace, add_target, add_verb, whole_number
 
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.workload is not None:
         _check_name(arguments.workload)
     try:
-        found: Explanation = asyncio.run(_explain(arguments))
+        found: Explanation = interruptible.run(_explain(arguments))
     except KubeError as error:
         raise CommandError(f"the cluster cannot be read: {error}") from error
     if arguments.json:

@@ -7,12 +7,12 @@ workloads` (ADR 70).
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from rackgate_cli import completion
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.verbs import add_namespace, add_target, add_verb, did_you_mean
 
@@ -201,7 +201,7 @@ def run(arguments: argparse.Namespace) -> int:
             await _show(client, arguments, shown, namespace)
 
     try:
-        asyncio.run(reading())
+        interruptible.run(reading())
     except KubeError as error:
         raise CommandError(f"the cluster cannot be read: {error}") from error
     return 0

@@ -17,6 +17,7 @@ import structlog
 
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.cluster.lists import Progress
 from rackgate_cli.cluster.managed import unmanaged
 from rackgate_cli.cluster.target import target_of
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     # The client's log lines are for services.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(NO_LOGS))
     try:
-        return asyncio.run(_run(arguments))
+        return interruptible.run(_run(arguments))
     except KubeError as error:
         raise _unreadable(error) from error
     except BaseExceptionGroup as errors:

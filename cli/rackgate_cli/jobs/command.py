@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rackgate_cli import completion
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.confirming import confirmed
 from rackgate_cli.controlplane.binaries.versions import COMPONENTS, OPERATORS, SERVICES
 from rackgate_cli.errors import CommandError, UsageError
@@ -200,7 +200,7 @@ def _run(
             await act(client, arguments.namespace or target.namespace)
 
     try:
-        asyncio.run(acting())
+        interruptible.run(acting())
     except KubeError as error:
         raise CommandError(str(error)) from error
 

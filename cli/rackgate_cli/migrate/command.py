@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.verbs import add_output, add_target, add_verb
 
@@ -177,7 +177,7 @@ def _report(arguments: argparse.Namespace) -> Report:
     if arguments.file and (arguments.state or arguments.kubeconfig or arguments.context):
         raise UsageError("-f reads no cluster: it cannot be used with --state or --kubeconfig")
     stored = not arguments.file
-    found = asyncio.run(_read(arguments)) if stored else read_files(arguments.file)
+    found = interruptible.run(_read(arguments)) if stored else read_files(arguments.file)
     judged = (judge(one, stored=stored) for one in found.objects)
     flavors = [one for one in found.objects if one.get("kind") == "ResourceFlavor"]
     items = with_shared_nodes([one for one in judged if one is not None], shared_nodes(flavors))

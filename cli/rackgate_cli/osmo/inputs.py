@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from rackgate.api import resources as kinds
 from rackgate.api.meta import SUBDOMAIN
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.cluster.lists import list_objects
 from rackgate_cli.cluster.target import target_of
 from rackgate_cli.errors import CommandError, UsageError
@@ -141,7 +141,7 @@ def _ask(arguments: argparse.Namespace, read: Callable[[Client], Awaitable[T]]) 
             except ForbiddenError as error:
                 raise CommandError(f"pools cannot be read: {error.message}") from error
 
-    return asyncio.run(asked())
+    return interruptible.run(asked())
 
 
 async def find_pool(client: Client, name: str) -> Pool | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -18,6 +17,7 @@ from rackgate.wire import core
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.watches import BOUND, decoder
 from rackgate_assigner.workload.info import node_info, pod_info
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.cluster.lists import Progress, list_decoded
 from rackgate_cli.cluster.target import ClusterTarget, target_of
 from rackgate_cli.errors import CommandError, UsageError
@@ -54,7 +54,7 @@ def nodes_of(arguments: argparse.Namespace, pool: Pool | None = None) -> Nodes:
     if arguments.nodes is not None:
         found = _nodes_of_file(arguments.nodes)
     else:
-        found = asyncio.run(_nodes_of_cluster(target_of(arguments, "osmo")))
+        found = interruptible.run(_nodes_of_cluster(target_of(arguments, "osmo")))
     chosen = {**(pool.node_selector if pool is not None else {}), **arguments.selector}.items()
     mine = tuple(node for node in found.nodes if chosen <= node.labels.items())
     others = tuple(node for node in found.nodes if not chosen <= node.labels.items())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.errors import CommandError
 from rackgate_cli.verbs import add_json, add_target, add_verb
 
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rackgate_cli.tables import show_json
 
     namespace = arguments.namespace or SYSTEM_NAMESPACE
-    found = asyncio.run(_check_cluster(arguments, namespace))
+    found = interruptible.run(_check_cluster(arguments, namespace))
     if arguments.json:
         show_json([asdict(one) for one in found])
     else:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from typing import TYPE_CHECKING
 
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.confirming import confirmed
 from rackgate_cli.errors import CommandError
 from rackgate_cli.preflight.command import add_installation
@@ -75,7 +75,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb; returns its exit code."""
-    return asyncio.run(_run(arguments))
+    return interruptible.run(_run(arguments))
 
 
 async def _run(arguments: argparse.Namespace) -> int:

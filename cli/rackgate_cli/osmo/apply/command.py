@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from rackgate_cli.cluster import interruptible
 from rackgate_cli.osmo.arguments import (
     add_kai,
     add_objects,
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     print_left_out(found)
     outcome = Outcome()
     try:
-        asyncio.run(_apply(cluster_target, found, outcome, arguments))
+        interruptible.run(_apply(cluster_target, found, outcome, arguments))
     except (CommandError, KubeError):
         _print(arguments, outcome, complete=False)
         raise
