@@ -53,7 +53,7 @@ LATE_S: Final = float(os.environ.get("LATE_WATCHES_S", "0"))
 
 @dataclass(eq=False)
 class Stream:
-    """One open watch; `feed` puts raw bytes into it, None ends it."""
+    """One open watch; `feed` puts raw bytes into it, None ends it; late while not `flows`."""
 
     target: Target
     query: Mapping[str, str]
@@ -61,6 +61,10 @@ class Stream:
     queue: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     transport: asyncio.Transport | None = None
     since: int = 0
+    flows: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.flows.set()
 
     def follows(self, full_name: str, item: Object) -> bool:
         target = self.target
@@ -381,6 +385,7 @@ class FakeApiServer:
             while (raw := await stream.queue.get()) is not None:
                 if LATE_S and stream.queue.empty():  # what comes meanwhile is shown with it
                     await asyncio.sleep(random.uniform(0, LATE_S))
+                await stream.flows.wait()
                 await response.write(raw)
             await response.write_eof()
         except ConnectionError:

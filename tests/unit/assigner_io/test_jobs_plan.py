@@ -15,6 +15,7 @@ from rackgate_assigner.gangs.reactions import GangCheck, GangEviction
 from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
 from rackgate_assigner.jobs import plan as actions
 from rackgate_assigner.jobs.plan import (
+    is_admitted,
     plan_job,
     plan_orphaned_workload,
     plan_ownerless_workload,
@@ -95,6 +96,62 @@ def test_the_namespace_of_the_services_is_left_alone_wherever_they_are() -> None
 @pytest.mark.parametrize("own", [None, workload(job())], ids=["no workload", "pending"])
 def test_a_job_that_runs_without_admission_is_stopped(own: Workload | None) -> None:
     assert phase(step(job(suspend=False), own)) is StopPhase.SUSPEND
+
+
+RESERVED = {"Admitted": ("False", "UnsatisfiedAdmissionChecks")}
+
+
+@pytest.mark.requirement("OPS-06")
+@pytest.mark.parametrize(
+    "own",
+    [
+        None,
+        workload(job()),
+        workload(job(), admitted=True, conditions=RESERVED),
+        workload(job(), admitted=True, conditions=EVICTED),
+    ],
+    ids=["no workload", "pending", "reserved", "evicted"],
+)
+def test_a_stop_is_unless_the_workload_that_is_seen_late_was_admitted(own: Workload | None) -> None:
+    running = job(suspend=False, started=True)
+    found = step(running, own)
+    assert isinstance(found, actions.StopJob)
+    assert found.unless_admitted == workload_name_of(running)
+
+
+def test_the_restoring_of_a_job_that_does_not_run_needs_no_read() -> None:
+    resting = job(started=True)
+    found = step(resting, workload(resting, admitted=True, conditions=EVICTED))
+    assert phase(found) is StopPhase.RESTORE
+    assert isinstance(found, actions.StopJob)
+    assert found.unless_admitted == ""
+
+
+def test_no_admission_allows_a_job_to_run_without_its_gates() -> None:
+    running = job(suspend=False)
+    found = step(running, workload(running, admitted=True, topology=True))
+    assert isinstance(found, actions.StopJob)
+    assert found.unless_admitted == ""
+
+
+@pytest.mark.requirement("OPS-06")
+def test_only_a_workload_that_is_admitted_now_allows_that_its_job_runs() -> None:
+    running = job(suspend=False)
+    own = workload(running, admitted=True)
+    assert is_admitted(running, own)
+    gone = structs.replace(own.metadata, deletion_timestamp="2026-08-01")
+    others = [
+        None,
+        workload(running),
+        workload(running, admitted=True, conditions=RESERVED),
+        workload(running, admitted=True, conditions=EVICTED),
+        workload(running, admitted=True, conditions=FAILED_TO_START),
+        workload(None, admitted=True),
+        structs.replace(own, metadata=gone),
+        structs.replace(own, spec=structs.replace(own.spec, active=False)),
+        structs.replace(own, status=structs.replace(own.status, admission=None)),
+    ]
+    assert [is_admitted(running, one) for one in others] == [False] * len(others)
 
 
 @pytest.mark.requirement("TAS-27")

@@ -42,6 +42,7 @@ from rackgate_assigner.jobs.plan import (
     CreateWorkload,
     NoAction,
     RequestReconcile,
+    StopJob,
     plan_job,
     plan_orphaned_workload,
     plan_ownerless_workload,
@@ -497,6 +498,8 @@ class JobController:
             job_state = await self._check_gangs(job, action, job_state)
             action = plan_job(job, workloads, job_state)
             self.queue.add(key)
+        if isinstance(action, StopJob) and await self._was_admitted_meanwhile(key, job, action):
+            return
         if isinstance(action, RequestReconcile) and not self._is_overdue(key, job, action.after_s):
             return
         if own is not None and job_state.stopped and isinstance(action, NoAction):
@@ -524,6 +527,18 @@ class JobController:
         if self._gangs is None or isinstance(job, PodGroup):
             return False
         return self._gangs.hold(job) is not None
+
+    async def _was_admitted_meanwhile(self, key: Key, job: JobLike, stop: StopJob) -> bool:
+        """Whether the watch of Workloads is behind that of jobs, so that no stop is due.
+
+        Another replica admitted and started the job. The key is queued again: nothing else may say
+        that the admission ended in the meantime.
+        """
+        name = stop.unless_admitted
+        if not name or not await self._executor.is_admitted(job, name):
+            return False
+        self.queue.add_later(key, POLL_S)
+        return True
 
     async def _is_still_running(self, job: JobLike) -> bool:
         """Whether a job, read now, still runs as the watch says: its pods may end with it."""

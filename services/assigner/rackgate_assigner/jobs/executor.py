@@ -125,6 +125,14 @@ class ActionExecutor:
         job: JobLike = kind.decode(raw)
         return job
 
+    async def is_admitted(self, job: JobLike, workload: str) -> bool:
+        """Whether the Workload with this name, read now, allows that the job runs."""
+        live = await self._writer.read(job.metadata.namespace, workload)
+        if not plan.is_admitted(job, live):
+            return False
+        log.info("watch_behind_admission", job=job.metadata.key, workload=workload)
+        return True
+
     async def execute(self, job: JobLike | None, action: plan.Action) -> None:
         """Execute one action; actions on a Workload alone have no job."""
         if isinstance(action, plan.NoAction):
@@ -195,7 +203,7 @@ class ActionExecutor:
         match action:
             case plan.CreateWorkload():
                 await self._create(group, action)
-            case plan.StopJob(_, why):
+            case plan.StopJob(why=why):
                 count = await pods.stop(group)
                 log.info("pod_group_stopped", group=key, pods=count, reason=why)
                 self._report.job(group, "Stopped", f"deleted {count} pods: {why}")

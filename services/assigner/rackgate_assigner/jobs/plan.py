@@ -47,6 +47,7 @@ from rackgate_assigner.jobs.patches import (
 from rackgate_assigner.jobs.state import (
     GangTimedOut,
     JobState,
+    is_owned_by,
     nesting_differs,
     own_workload,
     workload_name_of,
@@ -190,10 +191,16 @@ class UpdateReclaimablePods:
 
 @dataclass(frozen=True, slots=True)
 class StopJob:
-    """Execute the next write of a stop."""
+    """Execute the next write of a stop.
+
+    Attributes:
+        unless_admitted: the name of its Workload, which is read first: the job runs, so its
+            admission may be newer than what the watch shows. "" if no admission would allow it.
+    """
 
     action: StopAction
     why: str
+    unless_admitted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,12 +399,14 @@ def plan_ownerless_workload(
     return NoAction("the Workload belongs to no job")
 
 
-def _stop_job(job_state: JobState, why: str) -> Action:
+def _stop_job(job_state: JobState, why: str, unless_admitted: str = "") -> Action:
     if job_state.stop.phase is StopPhase.DONE and job_state.stale_child_jobs:
         return RestoreChildJobs(job_state.stale_child_jobs, why)
     if job_state.stop.phase in (StopPhase.WAIT, StopPhase.DONE):
         return NoAction(f"{why}: the {job_state.kind} is stopping")
-    return StopJob(job_state.stop, why)
+    if job_state.stop.phase is not StopPhase.SUSPEND:
+        unless_admitted = ""  # it does not run
+    return StopJob(job_state.stop, why, unless_admitted)
 
 
 def _delete_workload(
@@ -424,6 +433,20 @@ def _wait_for_pods(live_pods: int) -> NoAction:
     return NoAction(f"it keeps its quota until {live_pods} more pods are gone")
 
 
+def is_admitted(job: JobLike, workload: Workload | None) -> bool:
+    """Whether a Workload, read now, allows that the job runs."""
+    return (
+        workload is not None
+        and is_owned_by(workload, job.metadata.uid)
+        and workload.metadata.deletion_timestamp is None
+        and workload.spec.active
+        and workload.status.admission is not None
+        and workload.is_true(WorkloadCondition.ADMITTED)
+        and not workload.is_true(WorkloadCondition.EVICTED)
+        and not workload.is_true(WorkloadCondition.FINISHED)
+    )
+
+
 def _runs_unadmitted(job_state: JobState) -> bool:
     return job_state.started or (not job_state.suspended and job_state.pod_count > 0)
 
@@ -432,7 +455,7 @@ def _plan_without_workload(job: JobLike, name: str, job_state: JobState) -> Acti
     if job_state.finished is not None or job.metadata.deletion_timestamp is not None:
         return NoAction(f"the {job_state.kind} has finished")
     if _runs_unadmitted(job_state):
-        return _stop_job(job_state, "it is not admitted")
+        return _stop_job(job_state, "it is not admitted", name)
     if not job_state.inactive:
         return NoAction(f"the {job_state.kind} is still stopping")
     if job_state.pod_count == 0:
@@ -519,13 +542,14 @@ def _is_backoff_over(workload: Workload, requeue_in_s: float | None) -> bool:
 def _plan_evicted(workload: Workload, job_state: JobState) -> Action:
     if not job_state.stopped:
         evicted = workload.condition(WorkloadCondition.EVICTED)
-        return _stop_job(job_state, evicted.message if evicted is not None else "evicted")
+        why = evicted.message if evicted is not None else "evicted"
+        return _stop_job(job_state, why, workload.metadata.name)
     return _release_quota(workload, job_state.execution)
 
 
 def _plan_pending(job: JobLike, workload: Workload, job_state: JobState) -> Action:
     if _runs_unadmitted(job_state):
-        return _stop_job(job_state, "it is not admitted")
+        return _stop_job(job_state, "it is not admitted", workload.metadata.name)
     if workload.condition(WorkloadCondition.PODS_READY) is not None:
         return RemovePodsReady(workload)
     if job_state.pod_count == 0:
@@ -554,7 +578,8 @@ def _plan_reserved(job: JobLike, workload: Workload, job_state: JobState) -> Act
     if eviction is not None:
         return eviction
     if _runs_unadmitted(job_state) or not job_state.stopped:
-        return _stop_job(job_state, "its admission checks are not Ready")
+        why = "its admission checks are not Ready"
+        return _stop_job(job_state, why, workload.metadata.name)
     if workload.condition(WorkloadCondition.PODS_READY) is not None:
         return RemovePodsReady(workload)  # of an earlier admission
     ops = reserved_spec_ops(job, workload, job_state)

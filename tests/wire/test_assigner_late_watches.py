@@ -1,0 +1,69 @@
+"""A replica that takes over sees the start of a job before its admission."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rackgate.api import resources as kinds
+from rackgate_assigner.assigner import Assigner
+from tests.support.apiserver import Stream
+from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish
+
+JOB = f"{NAMESPACE}/train"
+
+
+@asynccontextmanager
+async def taken_over(world: World) -> AsyncIterator[tuple[Assigner, Stream]]:
+    """A replica that begins to act; it sees that `train` runs, but not yet that it is admitted."""
+    furnish(world)
+    async with assigner(world, acts=False) as replica:
+        (late,) = [s for s in world.streams if s.target.full_name == kinds.WORKLOADS.full_name]
+        async with assigner(world):
+            world.submit("first", 64, queue="plain", cpu="1")
+            await eventually(world.started("first"))
+            world.submit("train", 64, queue="plain", cpu="1")
+            await eventually(world.shows("train", "QuotaReserved", "False"))
+            stored, name = replica.watches.workloads.store, world.workload("train")["metadata"]
+            await eventually(lambda: f"{NAMESPACE}/{name['name']}" in stored)
+            late.flows.clear()
+            world.complete("first")
+            await eventually(world.started("train"))
+        jobs = replica.watches.kinds["Job"].store
+        await eventually(lambda: not jobs[JOB].spec.suspend)
+        before = len(world.requests)
+        acting = asyncio.create_task(replica.act())
+        await eventually(
+            lambda: [r for r in world.requests[before:] if r.path.endswith(name["name"])]
+        )
+        yield replica, late
+        acting.cancel()
+        await asyncio.wait((acting,))
+        await eventually(lambda: not replica.acting)
+
+
+@pytest.mark.requirement("OPS-06")
+async def test_a_job_whose_admission_is_seen_late_keeps_running() -> None:
+    async with World() as world, taken_over(world) as (replica, late):
+        before = len(world.requests)
+        late.flows.set()
+        stored = replica.watches.workloads.store
+        await eventually(
+            lambda: any(found.status.admission is not None for found in stored.values())
+        )
+        world.submit("next", 1, queue="queue", cpu="1")
+        await eventually(world.started("next"))
+        assert world.runs("train")
+        changes = [r for r in world.requests[before:] if r.method == "PATCH"]
+        assert not [r for r in changes if r.path.endswith("/jobs/train")]
+        assert world.broken_rules == []
+
+
+async def test_a_job_whose_admission_ended_before_it_was_seen_is_stopped() -> None:
+    async with World() as world, taken_over(world):
+        name = world.workload("train")["metadata"]["name"]
+        world.change(kinds.WORKLOADS, name, lambda item: item.pop("status"))
+        await eventually(lambda: not world.runs("train"))
