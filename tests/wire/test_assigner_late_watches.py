@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
 
 from rackgate.api import resources as kinds
+from rackgate.wire.kueue import Workload
 from rackgate_assigner.assigner import Assigner
-from tests.support.apiserver import Stream
+from tests.support.apiserver import Object, Stream
 from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish
 
 JOB = f"{NAMESPACE}/train"
@@ -67,3 +68,48 @@ async def test_a_job_whose_admission_ended_before_it_was_seen_is_stopped() -> No
         name = world.workload("train")["metadata"]["name"]
         world.change(kinds.WORKLOADS, name, lambda item: item.pop("status"))
         await eventually(lambda: not world.runs("train"))
+
+
+def _shows(stored: Mapping[str, Workload], message: str) -> bool:
+    return any(one.message == message for item in stored.values() for one in item.status.conditions)
+
+
+@pytest.mark.requirement("OPS-06")
+async def test_a_message_that_is_right_again_before_the_watch_shows_another_one_stays() -> None:
+    """The watch still shows it, so it seems to need no write; then it shows the other one."""
+    async with World() as world:
+        furnish(world)
+        async with assigner(world) as replica:
+
+            def quota(cpu: str) -> None:
+                def edit(queue: Object) -> None:
+                    flavor = queue["spec"]["resourceGroups"][0]["flavors"][0]
+                    flavor["resources"][0]["nominalQuota"] = cpu
+
+                world.change(kinds.CLUSTER_QUEUES, "plain", edit)
+
+            def message() -> str:
+                found = world.workload("large")["status"]["conditions"]
+                return str(next(one["message"] for one in found if one["type"] == "QuotaReserved"))
+
+            async def next_cycle() -> None:
+                seen = replica.scheduler.cycles
+                await eventually(lambda: replica.scheduler.cycles > seen)
+
+            world.submit("large", 100, queue="plain", cpu="1")
+            await eventually(world.shows("large", "QuotaReserved", "False"))
+            first, name = message(), world.workload("large")["metadata"]["name"]
+            stored = replica.watches.workloads.store
+            await eventually(
+                lambda: any(
+                    one.message == first for one in stored[f"{NAMESPACE}/{name}"].status.conditions
+                )
+            )
+            (late,) = [s for s in world.streams if s.target.full_name == kinds.WORKLOADS.full_name]
+            late.flows.clear()
+            quota("60")
+            await eventually(lambda: message() != first)
+            quota("64")
+            await next_cycle()
+            late.flows.set()
+            await eventually(lambda: message() == first)

@@ -768,6 +768,7 @@ class Assigner:
             self.statuses.mark_workload(before)
             if before.metadata.generation != workload.metadata.generation:
                 self.scheduler.reset_backoff(workload.metadata.key)
+        self.scheduler.on_workload_upsert(workload)
         self.statuses.mark_workload(workload)
         self.finalizers_controller.on_user_change(watch_kind(self.watches.workloads))
 

@@ -212,8 +212,6 @@ class Scheduler:
         self._before_cycle()
         snapshot, queues = self._planner.prepare(self._is_skipped)
         metrics.SNAPSHOT_DURATION.observe(clock.monotonic() - started)
-        for row in self._planner.refreshed:
-            self._repeat_if_overwritten(row)
         for key in self._planner.not_pending:
             self._requeue_if_deactivated(key)
         snapshot.being_evicted = frozenset(self._evictions_in_flight())
@@ -343,12 +341,6 @@ class Scheduler:
             message = "The workload is deactivated"
             self._requeue(Requeue(key, PendingReason.SUSPENDED, message), None)
 
-    def _repeat_if_overwritten(self, row: WorkloadInfo) -> None:
-        """A condition changed that decides nothing: it must show the last answer."""
-        requeue = self._requeues.get(row.key)
-        if requeue is not None and not _shows(row, requeue):
-            self._queue_requeue(requeue, is_first=False)
-
     def _queue_requeue(self, requeue: Requeue, *, is_first: bool) -> None:
         key, now = requeue.workload, clock.monotonic()
         wait_s = 0.0 if is_first else self._message_limiter.wait_s(key, requeue.reason, now)
@@ -356,6 +348,19 @@ class Scheduler:
             self._requeue_queue.add_later(key, wait_s)
         else:
             self._requeue_queue.add(key)
+
+    def on_workload_upsert(self, workload: Workload) -> None:
+        """Its condition must show the last answer; no cycle follows such a change.
+
+        Somebody else may have written it. Or our own write is seen only now, when the answer is
+        again the one that it replaced, which the watch showed until now.
+        """
+        requeue = self._requeues.get(workload.metadata.key)
+        if requeue is None or workload.status.admission is not None:
+            return
+        changes = conditions.pending_conditions(workload, requeue.reason, requeue.message)
+        if conditions.differs(workload.status.conditions, changes):
+            self._queue_requeue(requeue, is_first=False)
 
     async def _write_decision(self, key: str) -> None:
         pending_write = self._pending_writes.get(key)
@@ -504,4 +509,5 @@ class Scheduler:
 
 def _shows(row: WorkloadInfo, requeue: Requeue) -> bool:
     """Whether the condition of a pending Workload shows this answer."""
-    return (row.pending_reason, row.pending_message) == (requeue.reason, requeue.message)
+    message = conditions.truncate(requeue.message)
+    return (row.pending_reason, row.pending_message) == (requeue.reason, message)

@@ -26,8 +26,6 @@ class Planner:
         self._queues: PendingQueues | None = None
         self._again: set[str] = set()
         self._wake: set[str] = set()
-        # Pending Workloads of which only fields changed that decide nothing; of the last cycle.
-        self.refreshed: list[WorkloadInfo] = []
         # Workloads that changed and are not pending; in the first cycle all that are not.
         self.not_pending: list[str] = []
 
@@ -64,7 +62,6 @@ class Planner:
         changes = self._cache.take_changes()
         again, self._again = self._again, set()
         wake, self._wake = changes.queues | self._wake, set()
-        self.refreshed = []
         self.not_pending = []
         queues = self._queues
         if queues is None or changes.everything:
@@ -104,5 +101,4 @@ class Planner:
             row = self._cache.pending_workload(key)
             if row is not None:
                 queues.refresh(row)
-                self.refreshed.append(row)
         return found
