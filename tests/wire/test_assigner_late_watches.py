@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rackgate.api import resources as kinds
-from rackgate.wire.kueue import Workload
+from rackgate.wire.kueue import ClusterQueue, Workload
 from rackgate_assigner.assigner import Assigner
 from tests.support.apiserver import Object, Stream
 from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish
@@ -40,10 +40,11 @@ async def taken_over(world: World) -> AsyncIterator[tuple[Assigner, Stream]]:
         await eventually(
             lambda: [r for r in world.requests[before:] if r.path.endswith(name["name"])]
         )
-        yield replica, late
-        acting.cancel()
-        await asyncio.wait((acting,))
-        await eventually(lambda: not replica.acting)
+        try:
+            yield replica, late
+        finally:
+            acting.cancel()
+            await asyncio.wait((acting,))
 
 
 @pytest.mark.requirement("OPS-06")
@@ -74,6 +75,10 @@ def _shows(stored: Mapping[str, Workload], message: str) -> bool:
     return any(one.message == message for item in stored.values() for one in item.status.conditions)
 
 
+def _quota_of(queue: ClusterQueue) -> str:
+    return str(queue.spec.resource_groups[0].flavors[0].resources[0].nominal_quota)
+
+
 @pytest.mark.requirement("OPS-06")
 async def test_a_message_that_is_right_again_before_the_watch_shows_another_one_stays() -> None:
     """The watch still shows it, so it seems to need no write; then it shows the other one."""
@@ -92,24 +97,22 @@ async def test_a_message_that_is_right_again_before_the_watch_shows_another_one_
                 found = world.workload("large")["status"]["conditions"]
                 return str(next(one["message"] for one in found if one["type"] == "QuotaReserved"))
 
-            async def next_cycle() -> None:
+            async def decided_with(cpu: str) -> None:
+                queues = replica.watches.cluster_queues.store
+                await eventually(lambda: _quota_of(queues["plain"]) == cpu)
                 seen = replica.scheduler.cycles
+                replica.scheduler.request_cycle()
                 await eventually(lambda: replica.scheduler.cycles > seen)
 
             world.submit("large", 100, queue="plain", cpu="1")
             await eventually(world.shows("large", "QuotaReserved", "False"))
-            first, name = message(), world.workload("large")["metadata"]["name"]
-            stored = replica.watches.workloads.store
-            await eventually(
-                lambda: any(
-                    one.message == first for one in stored[f"{NAMESPACE}/{name}"].status.conditions
-                )
-            )
+            first, stored = message(), replica.watches.workloads.store
+            await eventually(lambda: _shows(stored, first))
             (late,) = [s for s in world.streams if s.target.full_name == kinds.WORKLOADS.full_name]
             late.flows.clear()
             quota("60")
             await eventually(lambda: message() != first)
             quota("64")
-            await next_cycle()
+            await decided_with("64")
             late.flows.set()
             await eventually(lambda: message() == first)

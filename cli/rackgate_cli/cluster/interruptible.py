@@ -33,7 +33,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
             raise KeyboardInterrupt
         interrupted = True
         task = tasks[0]
-        task.get_loop().call_soon_threadsafe(task.cancel)
+        if not task.done():  # else the loop is about to be closed
+            task.get_loop().call_soon_threadsafe(task.cancel)
 
     async def interruptible() -> T:
         task = asyncio.get_running_loop().create_task(work)
@@ -42,10 +43,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     signal.signal(signal.SIGINT, interrupt)
     try:
-        return asyncio.run(interruptible())
+        result = asyncio.run(interruptible())
     except asyncio.CancelledError:
         if interrupted:
             raise KeyboardInterrupt from None
         raise
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupted:  # when nothing was left to be cancelled: what would follow must not happen
+        raise KeyboardInterrupt
+    return result

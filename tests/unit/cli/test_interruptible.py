@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from rackgate_cli.cluster import interruptible
+
+
+@pytest.fixture(autouse=True)
+def default_handler() -> Iterator[None]:
+    """A shell lets its background jobs ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_the_result_comes_back_and_the_signal_is_as_before() -> None:
@@ -54,6 +63,35 @@ def test_a_second_interrupt_does_not_wait_for_the_first() -> None:
         except asyncio.CancelledError:
             signal.raise_signal(signal.SIGINT)
             pytest.fail("it went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        interruptible.run(work())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_in_the_last_step_is_not_lost() -> None:
+    """What the command does afterwards, for example write, must not happen."""
+
+    async def work() -> int:
+        signal.raise_signal(signal.SIGINT)
+        return 7
+
+    with pytest.raises(KeyboardInterrupt):
+        interruptible.run(work())
+
+
+def test_an_interrupt_while_the_loop_closes_is_not_lost() -> None:
+    async def left() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+
+    kept: list[asyncio.Task[None]] = []
+
+    async def work() -> None:
+        kept.append(asyncio.create_task(left()))
+        await asyncio.sleep(0)
 
     with pytest.raises(KeyboardInterrupt):
         interruptible.run(work())

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from rackgate_assigner.gangs.instances import GangInstances
 
 POLL_S: Final = 0.5
+LATE_WATCH_POLL_S: Final = 2.0
 PODS_LEFT_POLL_S: Final = 30.0
 # A Workload without quota is left to the garbage collector for this long, without a request.
 GARBAGE_COLLECTION_S: Final = 30.0
@@ -537,7 +538,7 @@ class JobController:
         name = stop.unless_admitted
         if not name or not await self._executor.is_admitted(job, name):
             return False
-        self.queue.add_later(key, POLL_S)
+        self.queue.add_later(key, LATE_WATCH_POLL_S)
         return True
 
     async def _is_still_running(self, job: JobLike) -> bool:

@@ -69,6 +69,9 @@ GAP_DURING_ADMISSIONS_S: Final = 1 / 20
 # Such writes go on until none has ended for so many seconds: between two of them there is often
 # none open, and the API server is busy with what they caused.
 QUIET_AFTER_S: Final = 0.5
+# Seconds until an answer is written again that a Workload does not show: if what changed also
+# changes the answer, the next cycle makes another one meanwhile.
+REPEAT_AFTER_S: Final = 1.0
 # After so many rejected writes a Workload no longer reserves capacity while it backs off.
 FAILURES_BEFORE_SKIP: Final = 3
 # A repeated write gets the same responses.
@@ -177,7 +180,6 @@ class Scheduler:
 
     async def run(self) -> None:
         """Run cycles and write until cancelled. Only the holder of the Lease may call this."""
-        self._requeues.clear()
         self._planner.reset()
         self.request_cycle()
         try:
@@ -186,6 +188,7 @@ class Scheduler:
                 spawn(group, self._requeue_queue.run(), "requeues")
                 spawn(group, self._run_cycles(), "cycle")
         finally:
+            self._requeues.clear()
             for timer in self._backing_off.values():
                 timer.cancel()
             self._backing_off.clear()
@@ -355,12 +358,12 @@ class Scheduler:
         Somebody else may have written it. Or our own write is seen only now, when the answer is
         again the one that it replaced, which the watch showed until now.
         """
-        requeue = self._requeues.get(workload.metadata.key)
-        if requeue is None or workload.status.admission is not None:
+        key = workload.metadata.key
+        requeue, row = self._requeues.get(key), self._cache.pending_workload(key)
+        if requeue is None or row is None or _shows(row, requeue):
             return
-        changes = conditions.pending_conditions(workload, requeue.reason, requeue.message)
-        if conditions.differs(workload.status.conditions, changes):
-            self._queue_requeue(requeue, is_first=False)
+        wait_s = self._message_limiter.wait_s(key, requeue.reason, clock.monotonic())
+        self._requeue_queue.add_later(key, max(wait_s, REPEAT_AFTER_S))
 
     async def _write_decision(self, key: str) -> None:
         pending_write = self._pending_writes.get(key)
