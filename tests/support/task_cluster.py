@@ -51,8 +51,9 @@ def nodes_and_queue(playground: Playground) -> Iterator[None]:
     try:
         yield
     finally:
-        names = [f"{one['kind']}/{one['metadata']['name']}" for one in reversed(made)]
-        kubectl(playground, "delete", "--ignore-not-found", "--timeout=2m", *names)
+        # By manifest: KAI has a kind Topology, too, and kubectl would take a bare name for that one.
+        leaving = _all(made[::-1])
+        kubectl(playground, "delete", "--ignore-not-found", "--timeout=2m", "-f", "-", text=leaving)
 
 
 def own_namespace(playground: Playground, name: str) -> str:
