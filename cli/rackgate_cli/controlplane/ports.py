@@ -1,15 +1,23 @@
-"""Free ports, reserved until their process listens."""
+"""Free ports, reserved until their process listens.
+
+A process that restarts leaves its port free for a moment. The system gives ports for outgoing
+connections from 32768 on Linux and from 49152 elsewhere, and kube-proxy has 30000 to 32767 for
+Services of type NodePort. So ports come from below: nobody else is given one in that moment.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import random
 import socket
 import time
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 LOOPBACK: Final = "127.0.0.1"
+RANGE: Final = range(20_000, 30_000)
+_TRIES: Final = 200
 _POLL_S: Final = 0.02
 
 
@@ -33,7 +41,7 @@ def reserved(wanted: dict[str, int | None]) -> Iterator[dict[str, int]]:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             taken = preferred is None or preferred in ports.values()
             if taken or preferred is None or not _bind(holder, preferred):
-                holder.bind((LOOPBACK, 0))
+                _bind_any(holder)
             ports[name] = holder.getsockname()[1]
         yield ports
 
@@ -47,6 +55,27 @@ def _bind(holder: socket.socket, port: int) -> bool:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             return False
         raise
+    return True
+
+
+def _bind_any(holder: socket.socket) -> None:
+    # By the system's chance: two processes that seed alike would try the same ports in turn.
+    for port in random.SystemRandom().sample(RANGE, _TRIES):
+        if not _is_unused(port):
+            continue
+        with contextlib.suppress(OSError):
+            holder.bind((LOOPBACK, port))
+            return
+    holder.bind((LOOPBACK, 0))
+
+
+def _is_unused(port: int) -> bool:
+    """Whether nobody has the port, not even a reservation or a connection."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
     return True
 
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import socket
 
-from rackgate_cli.controlplane.ports import LOOPBACK, await_free, is_free, reserved
+import pytest
+
+from rackgate_cli.controlplane.ports import LOOPBACK, RANGE, await_free, is_free, reserved
 
 
 def listen(port: int) -> socket.socket:
@@ -51,3 +53,18 @@ def test_waiting_for_ports_names_the_busy_ones() -> None:
         with listen(ports["a"]):
             assert await_free(ports.values(), 0.05) == [ports["a"]]
         assert await_free(ports.values(), 60) == []
+
+
+def test_no_outgoing_connection_is_given_the_port_of_a_process_that_restarts() -> None:
+    with reserved(dict.fromkeys(map(str, range(40)))) as ports:
+        assert all(port in RANGE for port in ports.values())
+
+
+def test_a_machine_without_a_free_port_in_the_range_has_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with reserved({"a": None}) as held:
+        (port,) = held.values()
+        monkeypatch.setattr("rackgate_cli.controlplane.ports.RANGE", [port] * 200)
+        with reserved({"b": None}) as ports:
+            assert ports["b"] not in {port, 0}
