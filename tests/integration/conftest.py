@@ -8,6 +8,7 @@ import os
 import re
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from rackgate.api import resources as kinds
 from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS, OSMO_POOLS, RENDER_FOR_KAI
 from tests.support import evidence
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, until
 from tests.support.identities import JOB_CONTROLLER, acting_as
 from tests.support.playground import Playground, start_playground
 from tests.support.rights import Record, audited_requests
@@ -128,6 +129,8 @@ async def cluster(playground: Playground, request: pytest.FixtureRequest) -> Asy
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": pool}}
         await client.create(kinds.NAMESPACES.path(), json.dumps(namespace).encode())
         cluster = Cluster(client, pool, pool)
+        account = partial(cluster.find, kinds.SERVICE_ACCOUNTS, "default")
+        await until("pods may be created, as their ServiceAccount exists", account, every_s=0.02)
         yield cluster
         # A service that is gone must not fail all the tests after this one as well.
         ended = await asyncio.to_thread(playground.restart_ended)

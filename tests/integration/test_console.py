@@ -20,7 +20,7 @@ from rackgate_console.server import ConsoleServer
 from rackgate_console.viewers.token_viewers import TokenViewers
 from tests.support.cluster import Cluster, until
 from tests.support.console_page import Page, Stream
-from tests.support.identities import TENANT, acting_as, add_tenant, authorization
+from tests.support.identities import TENANT, acting_as, add_tenant, authorization, wait_right
 from tests.support.objects import RACK, Object
 from tests.support.playground import Playground
 
@@ -93,6 +93,7 @@ async def viewer(cluster: Cluster) -> str:
         "subjects": [{"kind": "ServiceAccount", "name": "viewer", "namespace": cluster.namespace}],
     }
     await cluster.create(kinds.CLUSTER_ROLE_BINDINGS, binding)
+    await wait_right(cluster, "viewer", "list", kinds.NODES)
     return await token_of(cluster, (cluster.namespace, "viewer"))
 
 
@@ -131,7 +132,8 @@ async def test_a_viewer_sees_where_a_job_runs_and_why_another_waits(
     assert {host for _, host in rows} == drawn
     assert [row["assigned"] == [row["host"]] for row in found["pods"]] == [True, True]
     assert not any(row["misplaced"] for row in found["pods"])
-    events = [entry["event"] for entry in found["timeline"]]
+    # The Job's own come from its controller, which may say before this that it is suspended.
+    events = [entry["event"] for entry in found["timeline"] if entry["from"] != "Job"]
     assert events[0] == "Created"
     assert {"QuotaReserved", "Admitted"} <= set(events)
     status, found = await page.get(f"/api/workloads/{keys['waits']}", token)

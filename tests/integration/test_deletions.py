@@ -194,7 +194,17 @@ async def test_foreground_deletion_finds_pods_that_came_after_it_began(
         }
         late["metadata"].pop("creationTimestamp", None)
         late["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = "0"
-        await job_controller.create(kinds.PODS, late)
+
+        async def made() -> bool:
+            try:
+                await job_controller.create(kinds.PODS, late)
+            except ForbiddenError as error:
+                if "exceeded quota: no-pods" not in error.message:
+                    raise
+                return False
+            return True
+
+        await until("the API server has seen that the namespace may have pods again", made)
         await cluster.bound("train", 1)
     finally:
         await asyncio.to_thread(playground.run, "start", "assigner")
@@ -215,9 +225,13 @@ async def test_pods_left_behind_by_their_job_hold_room_and_quota(cluster: Cluste
 
     await until("the pods have no controller", freed)
     await cluster.wait_pods_seen()
-    held = await cluster.get(kinds.WORKLOADS, workload)
-    assert held["metadata"]["deletionTimestamp"]
-    assert held["status"]["admission"]
+
+    async def leaving() -> bool:
+        held = await cluster.get(kinds.WORKLOADS, workload)
+        assert held["status"]["admission"]
+        return "deletionTimestamp" in held["metadata"]
+
+    await until("the Workload is to be deleted, too", leaving)
     await cluster.submit("next", 16, preferred=RACK)
     words = "allows to fit only 12 out of 16 pod(s)"
     await cluster.condition("next", "QuotaReserved", "False", "TopologyPlacementFailed", words)

@@ -297,7 +297,9 @@ def a_pod(name: str, owner: Object, **spec: Any) -> Object:
 async def test_marked_pods_are_made_by_controllers_whatever_owner_they_claim(
     cluster: Cluster, playground: Playground
 ) -> None:
-    real = await cluster.create(kinds.JOBS, job("real", 1, queue=None, spec=SUSPENDED))
+    # Its controller would let pods go that do not have its labels.
+    nobodys = {**SUSPENDED, "managedBy": "example.com/nobody"}
+    real = await cluster.create(kinds.JOBS, job("real", 1, queue=None, spec=nobodys))
     owner = {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -20,7 +20,7 @@ from tests.support.playground import Playground
 pytestmark = pytest.mark.integration
 
 LABEL = names.MAX_EXECUTION_TIME_LABEL
-RETENTION = {"workloads": {"afterFinished": 1, "afterDeactivatedByKueue": 8}}
+RETENTION = {"workloads": {"afterFinished": 1, "afterDeactivatedByKueue": 15}}
 
 
 def pods_ready_within(timeout_s: int) -> Object:
@@ -41,8 +41,8 @@ def impatient(playground: Playground) -> Iterator[None]:
 
 @pytest.fixture
 def more_impatient(playground: Playground) -> Iterator[None]:
-    """The same with less time for pods, and without retention."""
-    with playground.assigner_with({"WAIT_FOR_PODS_READY": pods_ready_within(6)}):
+    """The same without retention."""
+    with playground.assigner_with({"WAIT_FOR_PODS_READY": pods_ready_within(15)}):
         yield
 
 
@@ -82,11 +82,11 @@ async def test_a_job_whose_pods_are_never_ready_is_tried_again_and_then_given_up
     reason = "DeactivatedDueToRequeuingLimitExceeded"
     await cluster.condition("stuck", "Evicted", "True", reason)
     workload = await cluster.condition("stuck", "QuotaReserved", "False", "Suspended")
-    await used(cluster, "0")
     assert workload["spec"]["active"] is False
     assert "requeueState" not in workload["status"]
     assert evictions(workload)["Deactivated", "RequeuingLimitExceeded"] == 1
     assert (await cluster.get(kinds.JOBS, "stuck"))["spec"]["suspend"] is True
+    await used(cluster, "0")
     await cluster.event(f"EvictedDueTo{reason}", name)
     # It is not kept forever: the job goes, and its Workload with it.
     await gone(cluster, kinds.JOBS, "stuck")

@@ -11,6 +11,7 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rackgate.api import names
@@ -109,9 +110,8 @@ class Cluster:
     ) -> Object:
         """Merge-patch one object."""
         namespace = self.namespace if kind.namespaced else None
-        answer = await self.client.patch(
-            kind.path(namespace, name, sub), json.dumps(change).encode(), PatchType.MERGE
-        )
+        path, body = kind.path(namespace, name, sub), json.dumps(change).encode()
+        answer = await reviewed(lambda: self.client.patch(path, body, PatchType.MERGE))
         return dict(json.loads(answer))
 
     async def replace(self, kind: Resource, name: str, edit: Callable[[Object], None]) -> Object:
@@ -120,10 +120,9 @@ class Cluster:
         while True:
             obj = await self.get(kind, name)
             edit(obj)
+            path, body = kind.path(namespace, name), json.dumps(obj).encode()
             try:
-                answer = await self.client.replace(
-                    kind.path(namespace, name), json.dumps(obj).encode()
-                )
+                answer = await reviewed(partial(self.client.replace, path, body))
                 return dict(json.loads(answer))
             except ConflictError:
                 await asyncio.sleep(0.05)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import yaml
 
 from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.transport import RefreshableToken, Transport
@@ -92,9 +93,30 @@ async def add_tenant(cluster: Cluster, *roles: str) -> tuple[str, str]:
     """A ServiceAccount with ClusterRole `edit`, and others, in the test's namespace."""
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": TENANT}}
     await cluster.create(kinds.SERVICE_ACCOUNTS, account)
-    for role in ("edit", *roles):
+    for role in (*roles, "edit"):
         await _bind(cluster, role)
+    await wait_right(cluster, TENANT, "create", kinds.SERVICES, cluster.namespace)
     return cluster.namespace, TENANT
+
+
+async def wait_right(
+    cluster: Cluster, account: str, verb: str, kind: Resource, namespace: str = ""
+) -> None:
+    """Wait until the API server has seen the binding that gives a right to a ServiceAccount."""
+    attributes = {"verb": verb, "group": kind.group, "resource": kind.plural}
+    user = f"system:serviceaccount:{cluster.namespace}:{account}"
+    review = {
+        "apiVersion": kinds.SUBJECT_ACCESS_REVIEWS.api_version,
+        "kind": kinds.SUBJECT_ACCESS_REVIEWS.kind,
+        "spec": {"user": user, "resourceAttributes": {**attributes, "namespace": namespace}},
+    }
+    body = json.dumps(review).encode()
+
+    async def given() -> bool:
+        answer = json.loads(await cluster.client.create(kinds.SUBJECT_ACCESS_REVIEWS.path(), body))
+        return bool(answer["status"]["allowed"])
+
+    await until(f"{account} may {verb} {kind.plural}", given)
 
 
 async def _bind(cluster: Cluster, role: str) -> None:

@@ -51,7 +51,7 @@ def nodes_and_queue(playground: Playground) -> Iterator[None]:
     try:
         yield
     finally:
-        # By manifest: KAI has a kind Topology, too, and kubectl would take a bare name for that one.
+        # By manifest: KAI has a kind Topology, too, and kubectl takes a bare name for that one.
         leaving = _all(made[::-1])
         kubectl(playground, "delete", "--ignore-not-found", "--timeout=2m", "-f", "-", text=leaving)
 
