@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, async_playwright, expect
 
 from tests.console.pages import Site, chromium, site
 
+# A full machine may stand still for longer than the 5 s that are the default.
+expect.set_options(timeout=30_000)
 NO_BROWSER = "no Chromium is on the PATH or in $CHROME"
 
 

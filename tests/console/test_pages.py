@@ -38,6 +38,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 
 
+# The page says that it is connected before it draws, and the map's size settles in the next frame.
+DRAWN = """async () => {
+  const { view } = globalThis.rackgate ?? {};
+  if (!view || (view.facts && !view.facts().leaves)) return false;
+  await new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(next)));
+  return true;
+}"""
+
+
 @asynccontextmanager
 async def opened(
     browser: Browser, found: Site, state: str = "", *, width: int = 1440, **options: Any
@@ -55,6 +64,7 @@ async def opened(
     )
     await page.goto(found.link(state))
     await page.wait_for_selector(READY)
+    await page.wait_for_function(DRAWN)
     yield page
     await context.close()
     # The browser reports every answer that is no success; the page says what it means.

@@ -234,7 +234,7 @@ async def test_pods_of_a_stateful_set_wait_for_the_last_one_and_start_in_one_rac
 async def test_a_gang_that_finds_no_room_gives_way_and_comes_back(cluster: Cluster) -> None:
     await cluster.add_node("b", "r", "n1")
     await cluster.add_queue(topology=False)
-    group = {"name": "gg", "minCount": 3, "scheduleTimeoutSeconds": 4}
+    group = {"name": "gg", "minCount": 3, "scheduleTimeoutSeconds": 20}
     await describe(cluster, "train", {"gangGroups": [group]})
     await cluster.create(STATEFUL_SETS, stateful_set("train", 3, "train"))
     first = await bound(cluster, "train", 2)

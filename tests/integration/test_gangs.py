@@ -487,6 +487,7 @@ async def webhook_instead_of_policy(
         yield server
     finally:
         await set_hooks(before)
+        await until("the webhook adds the gate no more", lambda: answered(422))
         for field in ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields"):
             binding["metadata"].pop(field, None)
         await client.create(BINDINGS.path(), json.dumps(binding).encode())

@@ -66,12 +66,17 @@ async def names(client: Client, kind: kinds.Resource) -> list[str]:
     return [item["metadata"]["name"] for item in listed["items"]]
 
 
+async def all_ready(playground: Playground) -> bool:
+    found = await asyncio.to_thread(playground.components)
+    return all(component["ready"] for component in found.values())
+
+
 async def test_two_playgrounds_run_side_by_side(pair: tuple[Playground, Playground]) -> None:
     first, second = pair
     for playground in pair:
-        components = playground.components()
-        assert list(components) == list(CONTROL_PLANE)
-        assert all(component["ready"] for component in components.values())
+        assert list(playground.components()) == list(CONTROL_PLANE)
+        # Each is asked for 2 s, and a full machine may be slower.
+        await until("all components are ready", partial(all_ready, playground))
     assert set(ports(first)).isdisjoint(ports(second))
     async with first.client() as ours, second.client() as theirs:
         assert await names(ours, kinds.NODES) == []
@@ -117,13 +122,18 @@ def test_the_version_is_that_of_a_release(pair: tuple[Playground, Playground]) -
         assert (version[part]["major"], version[part]["minor"]) == ("1", "36")
 
 
+def processes(playground: Playground) -> dict[str, tuple[object, object]]:
+    found = playground.components()
+    return {name: (component["pid"], component["log"]) for name, component in found.items()}
+
+
 def test_up_on_a_running_playground_changes_nothing(pair: tuple[Playground, Playground]) -> None:
     folder = StateFolder(pair[0].state)
-    before, remembered = pair[0].components(), folder.load()
+    before, remembered = processes(pair[0]), folder.load()
     assert remembered is not None
     assert remembered.lease_duration == LEASE_S
     pair[0].run("up", "--nodes", "0", "--services", "none")
-    assert pair[0].components() == before
+    assert processes(pair[0]) == before
     assert folder.load() == remembered
 
 

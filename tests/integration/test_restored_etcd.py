@@ -29,9 +29,7 @@ NOTICED_S = 60.0
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playground]:
-    playground = start_playground(
-        tmp_path_factory.mktemp("restored") / "state", nodes=0, lease_s=10.0
-    )
+    playground = start_playground(tmp_path_factory.mktemp("restored") / "state", nodes=0)
     try:
         yield playground
     finally:

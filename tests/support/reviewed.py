@@ -9,7 +9,11 @@ from typing import Final
 from rackgate.kube.errors import ForbiddenError, ServerError, UnprocessableError
 
 # What the API server says then: by our policies, and where a webhook must answer.
-UNANSWERED: Final = ("did not answer", "failed calling webhook")
+UNANSWERED: Final = (
+    "did not answer",
+    "the webhook of Rackgate sets it",
+    "failed calling webhook",
+)
 # The shortest time after which anybody gives a review up: the webhook's own 0.8 of 5 s.
 PATIENCE_S: Final = 4.0
 LIMIT_S: Final = 60.0

@@ -19,7 +19,7 @@ from tests.support.task_pages import Runner, programs
 
 NODES = 32
 JOBS = "jobs,jobsets,rayclusters,rayjobs"
-NOT_OF_RAYJOB = "ray.io/originated-from-crd!=RayJob"
+NOT_PARTS = "ray.io/originated-from-crd!=RayJob,!jobset.sigs.k8s.io/jobset-name"
 
 
 def kubectl(playground: Playground, *arguments: str, text: str | None = None) -> str:
@@ -107,7 +107,7 @@ def runner(
         yield Runner(work, environment, space, here)
     finally:
         at = ("-n", space)
-        # What a RayJob creates goes with it, and a policy denies its deletion.
-        kubectl(playground, *at, "delete", jobs, f"-l{NOT_OF_RAYJOB}", "--timeout=2m")
+        # What a RayJob or JobSet creates goes with it, and a policy denies its deletion.
+        kubectl(playground, *at, "delete", jobs, f"-l{NOT_PARTS}", "--timeout=2m")
         kubectl(playground, *at, "delete", "pods", "--all", "--grace-period=0", "--timeout=2m")
         kubectl(playground, *at, "delete", "localqueue/default", "--timeout=1m")

@@ -11,6 +11,7 @@ from tests.support import virtualtime
 from tests.support.reviewed import LIMIT_S, PATIENCE_S, reviewed
 
 POLICY = "must be created suspended, and the webhook that suspends it did not answer"
+LINKED = "do not have the annotation: the webhook of Rackgate sets it; try again when it runs"
 WEBHOOK = 'failed calling webhook "m.rackgate.dev": context deadline exceeded'
 
 
@@ -31,7 +32,12 @@ def played(kind: type[KubeError], message: str, takes_s: float, times: int) -> t
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [(ForbiddenError, POLICY), (UnprocessableError, POLICY), (ServerError, WEBHOOK)],
+    [
+        (ForbiddenError, POLICY),
+        (UnprocessableError, POLICY),
+        (UnprocessableError, LINKED),
+        (ServerError, WEBHOOK),
+    ],
 )
 def test_a_review_that_took_too_long_is_asked_for_again(
     kind: type[KubeError], message: str

@@ -274,7 +274,7 @@ async def test_a_watch_line_without_end_is_rejected(server: FakeApiServer, clien
 
 async def test_a_silent_watch_counts_as_lost(server: FakeApiServer, client: Client) -> None:
     with pytest.raises(TransportError) as silent:
-        await collect(client, [], idle_s=0.1)
+        await collect(client, [], idle_s=1.0)
     assert silent.value.reason == "Stalled"
 
 

@@ -750,8 +750,9 @@ async def answers_from(address: str, port: int) -> bool:
 
 
 async def test_all_pages_connect_again_at_the_same_time(
-    local: tuple[Running, Page],
+    local: tuple[Running, Page], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connections, "HANDSHAKE_S", 600.0)
     running, _ = local
     await running.server.stop()
     console, viewers = running.console, running.viewers

@@ -341,7 +341,7 @@ from rackgate.api.resources import PODS
 async def main(server, name):
     settings = ConnectionSettings(server=server, request_timeout=0.5)
     client = await connect(settings, user_agent="writer")
-    holder = LeaseHolder(client, "rackgate-system", name, name, duration_s=5.0)
+    holder = LeaseHolder(client, "rackgate-system", name, name, duration_s=8.0)
     async def work():
         while True:
             with contextlib.suppress(KubeError):
@@ -383,7 +383,7 @@ async def test_a_process_stopped_beyond_its_lease_dies_before_its_next_write(
         for process in processes.values():
             process.send_signal(signal.SIGSTOP)
             await asyncio.sleep(0.013)
-        await asyncio.sleep(5.1)  # longer than the lease: this is what is tested
+        await asyncio.sleep(8.1)  # longer than the lease: this is what is tested
         before = {name: writes(server, name) for name in names}
         renewals = sum(request.method == "PUT" for request in server.requests)
         for process in processes.values():

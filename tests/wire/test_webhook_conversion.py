@@ -278,8 +278,11 @@ def held_bytes(server: WebhookServer) -> int:
 
 
 @pytest.mark.field_note("W5")
-async def test_a_caller_that_reads_slowly_keeps_no_other_waiting() -> None:
+async def test_a_caller_that_reads_slowly_keeps_no_other_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nothing but its connection is held while its answer is sent."""
+    monkeypatch.setattr("rackgate.runtime.serving.connections.HEADERS_WITHIN_S", 600.0)
     async with serving() as server, connections(server, 1) as ((_, writer),):
         await ask_and_never_read(writer)
         await until(lambda: held_bytes(server))

@@ -59,24 +59,16 @@ def _bind(holder: socket.socket, port: int) -> bool:
 
 
 def _bind_any(holder: socket.socket) -> None:
+    # Without the option, nobody else has a port that can be bound: no reservation, no connection.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     # By the system's chance: two processes that seed alike would try the same ports in turn.
     for port in random.SystemRandom().sample(RANGE, _TRIES):
-        if not _is_unused(port):
-            continue
         with contextlib.suppress(OSError):
             holder.bind((LOOPBACK, port))
-            return
-    holder.bind((LOOPBACK, 0))
-
-
-def _is_unused(port: int) -> bool:
-    """Whether nobody has the port, not even a reservation or a connection."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
+            break
+    else:
+        holder.bind((LOOPBACK, 0))
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
 def is_free(port: int) -> bool:
