@@ -25,7 +25,8 @@ export class Stream extends EventTarget {
     this.lostAt = 0;
     /** What the service says about the API server. */
     this.cluster = { reachable: true, since: "", problem: "" };
-    this.time = "";
+    /** Rises with all news. Their times have whole seconds: two can have the same. */
+    this.news = 0;
     /** @type {AbortController|null} */
     this.request = null;
     this.stopped = false;
@@ -121,7 +122,7 @@ export class Stream extends EventTarget {
       this.tables[name] = new Map(Object.entries(found.tables[name] ?? {}));
       this.versions[name] += 1;
     }
-    this.time = found.time;
+    this.news += 1;
     this.loaded = true;
     this.emit("tables");
   }
@@ -138,7 +139,7 @@ export class Stream extends EventTarget {
       }
       this.versions[name] += 1;
     }
-    this.time = found.time;
+    this.news += 1;
     this.emit("tables");
   }
 

@@ -21,13 +21,13 @@ export class WorkloadView {
     this.problem = "";
     this.loading = false;
     this.loadedAt = 0;
-    this.seen = "";
+    this.seen = -1;
     this.timer = setInterval(() => this.refresh(), REFRESH_MS);
   }
 
   /** Load again what the news of the stream may have changed. */
   refresh() {
-    if (this.stream.time !== this.seen || Date.now() - this.loadedAt > WITHOUT_NEWS_MS) this.load();
+    if (this.stream.news !== this.seen || Date.now() - this.loadedAt > WITHOUT_NEWS_MS) this.load();
   }
 
   close() {
@@ -48,7 +48,7 @@ export class WorkloadView {
     if (!this.key || this.loading) return;
     this.loading = true;
     this.loadedAt = Date.now();
-    this.seen = this.stream.time;
+    this.seen = this.stream.news;
     const key = this.key;
     try {
       const found = await details(key);
