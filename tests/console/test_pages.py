@@ -39,12 +39,13 @@ AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 
 
 # The page says that it is connected before it draws, and the map's size settles in the next frame.
-DRAWN = """async () => {
+DRAWN = """() => {
   const { view } = globalThis.rackgate ?? {};
-  if (!view || (view.facts && !view.facts().leaves)) return false;
-  await new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(next)));
-  return true;
+  return Boolean(view) && (!view.facts || view.facts().leaves > 0);
 }"""
+TWO_FRAMES = """
+  () => new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(() => next(true))))
+"""
 
 
 @asynccontextmanager
@@ -65,6 +66,7 @@ async def opened(
     await page.goto(found.link(state))
     await page.wait_for_selector(READY)
     await page.wait_for_function(DRAWN)
+    await page.evaluate(TWO_FRAMES)
     yield page
     await context.close()
     # The browser reports every answer that is no success; the page says what it means.
