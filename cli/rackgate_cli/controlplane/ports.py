@@ -2,7 +2,7 @@
 
 A process that restarts leaves its port free for a moment. The system gives ports for outgoing
 connections from 32768 on Linux and from 49152 elsewhere, and kube-proxy has 30000 to 32767 for
-Services of type NodePort. So ports come from below: nobody else is given one in that moment.
+Services of type NodePort. So ports come from below: no one else is given one in that moment.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _bind(holder: socket.socket, port: int) -> bool:
 
 
 def _bind_any(holder: socket.socket) -> None:
-    # Without the option, nobody else has a port that can be bound: no reservation, no connection.
+    # Without the option, no one else has a port that can be bound: no reservation, no connection.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     # By the system's chance: two processes that seed alike would try the same ports in turn.
     for port in random.SystemRandom().sample(RANGE, _TRIES):
