@@ -338,13 +338,15 @@ async def test_a_workload_is_read_again_after_news_alone(browser: Browser) -> No
         refresh = "() => globalThis.rackgate.view.refresh()"
         await page.evaluate(refresh)
         assert asked == []
-        # The page may be about to look again by itself.
-        async with page.expect_response(re.compile("/api/workloads/vision/job-eval-0")):
-            found.api.put(kinds.WORKLOADS, workload("vision", "later", 1, job="later"))
-            await page.wait_for_function(
-                "() => globalThis.rackgate.stream.tables.workloads.has('vision/later')"
-            )
-            await page.evaluate(refresh)
+        for name in ("later", "soon-after", "last"):  # some of them in the same second
+            # The page may be about to look again by itself.
+            async with page.expect_response(re.compile("/api/workloads/vision/job-eval-0")):
+                found.api.put(kinds.WORKLOADS, workload("vision", name, 1, job=name))
+                await page.wait_for_function(
+                    "(key) => globalThis.rackgate.stream.tables.workloads.has(key)",
+                    arg=f"vision/{name}",
+                )
+                await page.evaluate(refresh)
 
 
 async def test_an_open_history_is_renewed(browser: Browser) -> None:

@@ -28,7 +28,7 @@ from tests.support.cluster import Cluster, until
 from tests.support.elsewhere import Elsewhere
 from tests.support.helm import helm
 from tests.support.objects import RACK, Object, job
-from tests.support.playground import SERVICES, Playground, start_playground
+from tests.support.playground import SERVICES, start_playground
 
 # The first test may build Helm.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
@@ -166,21 +166,10 @@ def bundles(configuration: Object) -> list[str]:
     return [hook["clientConfig"].get("caBundle", "") for hook in configuration["webhooks"]]
 
 
-def uninstall_all(playground: Playground) -> None:
-    """An API server that has just served kinds for the first time may delete them in minutes."""
-    for left in (2, 1, 0):
-        try:
-            playground.run("uninstall", "--yes", "--delete-crds", "--timeout", "120")
-        except AssertionError:
-            if not left:
-                raise
-        else:
-            return
-
-
 async def installed_jobs_run(release: Release) -> None:
     # What the playground comes with; nobody ever served it.
-    await asyncio.to_thread(uninstall_all, release.playground)
+    delete = ("uninstall", "--yes", "--delete-crds", "--timeout", "120")
+    await asyncio.to_thread(release.playground.delete_kinds, *delete)
     said = await asyncio.to_thread(
         release.helm, "install", RELEASE, "--create-namespace", values={}
     )

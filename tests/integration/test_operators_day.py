@@ -266,23 +266,10 @@ def kueue(crd: Object) -> list[Object]:
     return [space, theirs, deployment, webhook, served]
 
 
-def repeated(day: Day, *words: str) -> None:
-    """Run a command that deletes kinds, again if it gives up waiting for them.
-
-    An API server that has just served kinds for the first time may take minutes to delete them.
-    """
-    code, said = 1, ""
-    for _ in range(3):
-        code, said = day.tried(*words)
-        if code == 0:
-            break
-    assert code == 0, said
-
-
 async def beside_kueue_nothing_is_changed_and_no_service_acts(day: Day) -> None:
     day.kubectl("get", "ns")
     # What the playground comes with; no service of it ever ran.
-    repeated(day, "uninstall", "--yes", "--delete-crds", "--timeout", "120")
+    day.playground.delete_kinds("uninstall", "--yes", "--delete-crds", "--timeout", "120")
     code, said = day.tried("preflight")
     assert (code, "nothing prevents" in said) == (0, True), said
     crd = next(
@@ -317,7 +304,9 @@ async def beside_kueue_nothing_is_changed_and_no_service_acts(day: Day) -> None:
     # An APIService that nobody answers for would keep the namespace from going.
     day.shell(commands("migrate-from-kueue", "no namespace of the cluster can be deleted:"))
     for what in (("-f", path), ("-k", str(deploy_dir() / "cluster"))):
-        repeated(day, "kubectl", "delete", *what, "--ignore-not-found", "--timeout=120s")
+        day.playground.delete_kinds(
+            "kubectl", "delete", *what, "--ignore-not-found", "--timeout=120s"
+        )
     code, said = day.tried("preflight")
     assert code == 0, said
 
@@ -670,7 +659,7 @@ async def the_command_ends_it_without_any_service(day: Day) -> None:
         # A namespace of users goes, too, and so do the kinds where that is asked for.
         day.kubectl("delete", "namespace", TEAM, "--timeout=60s")
         delete = ("uninstall", "--yes", "--delete-crds", "--timeout", "120")
-        await asyncio.to_thread(repeated, day, *delete)
+        await asyncio.to_thread(day.playground.delete_kinds, *delete)
         assert await cluster.find(kinds.CRDS, CRD) is None
         left = await cluster.list_all(kinds.CLUSTER_ROLES)
         assert [one for one in left if one["metadata"]["name"].startswith("rackgate")] == []

@@ -127,13 +127,16 @@ def processes(playground: Playground) -> dict[str, tuple[object, object]]:
     return {name: (component["pid"], component["log"]) for name, component in found.items()}
 
 
-def test_up_on_a_running_playground_changes_nothing(pair: tuple[Playground, Playground]) -> None:
+async def test_up_on_a_running_playground_changes_nothing(
+    pair: tuple[Playground, Playground],
+) -> None:
     folder = StateFolder(pair[0].state)
     before, remembered = processes(pair[0]), folder.load()
     assert remembered is not None
     assert remembered.lease_duration == LEASE_S
-    pair[0].run("up", "--nodes", "0", "--services", "none")
+    await asyncio.to_thread(pair[0].run, "up", "--nodes", "0", "--services", "none")
     assert processes(pair[0]) == before
+    await until("all components are ready", partial(all_ready, pair[0]))
     assert folder.load() == remembered
 
 

@@ -40,7 +40,7 @@ def impatient(playground: Playground) -> Iterator[None]:
 
 
 @pytest.fixture
-def more_impatient(playground: Playground) -> Iterator[None]:
+def impatient_without_retention(playground: Playground) -> Iterator[None]:
     """The same without retention."""
     with playground.assigner_with({"WAIT_FOR_PODS_READY": pods_ready_within(15)}):
         yield
@@ -93,7 +93,7 @@ async def test_a_job_whose_pods_are_never_ready_is_tried_again_and_then_given_up
     await gone(cluster, kinds.WORKLOADS, name)
 
 
-@pytest.mark.usefixtures("more_impatient")
+@pytest.mark.usefixtures("impatient_without_retention")
 async def test_a_team_gets_back_its_quota_from_a_job_whose_pods_never_start(
     cluster: Cluster,
 ) -> None:

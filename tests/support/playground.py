@@ -82,6 +82,20 @@ class Playground:
         logs = sorted((self.state / "logs").glob("*.log"))
         return {log.stem: log for log in logs if log.stem.rpartition("-")[0] in SERVICES}
 
+    def delete_kinds(self, *command: str) -> None:
+        """Run a command that deletes kinds, again if it gives up waiting: three times at most.
+
+        An API server that has just served kinds for the first time may take minutes for them.
+        """
+        for left in (2, 1, 0):
+            try:
+                self.run(*command)
+            except AssertionError:
+                if not left:
+                    raise
+            else:
+                return
+
     def restart_ended(self) -> list[str]:
         """Start services that ended by themselves, as a kubelet would.
 

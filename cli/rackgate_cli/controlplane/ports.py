@@ -59,7 +59,7 @@ def _bind(holder: socket.socket, port: int) -> bool:
 
 
 def _bind_any(holder: socket.socket) -> None:
-    # Without the option, no one else has a port that can be bound: no reservation, no connection.
+    # Without the option, a bind fails on a port that a reservation or a connection has.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     # By the system's chance: two processes that seed alike would try the same ports in turn.
     for port in random.SystemRandom().sample(RANGE, _TRIES):

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from rackgate_cli.controlplane.ports import LOOPBACK, RANGE, await_free, is_free, reserved
+from rackgate_cli.controlplane.ports import LOOPBACK, await_free, is_free, reserved
 
 
 def listen(port: int) -> socket.socket:
@@ -57,7 +57,8 @@ def test_waiting_for_ports_names_the_busy_ones() -> None:
 
 def test_no_outgoing_connection_is_given_the_port_of_a_process_that_restarts() -> None:
     with reserved(dict.fromkeys(map(str, range(40)))) as ports:
-        assert all(port in RANGE for port in ports.values())
+        # Linux gives connections ports from 32768, kube-proxy Services those from 30000.
+        assert all(port < 30_000 for port in ports.values())
 
 
 def test_a_machine_without_a_free_port_in_the_range_has_others(
