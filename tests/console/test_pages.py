@@ -152,19 +152,6 @@ async def test_a_host_is_chosen_with_the_keyboard_and_shows_its_workload(
         await page.wait_for_url(re.compile(r"/#?$"))
 
 
-async def test_two_keys_before_the_next_frame_choose_two_hosts(
-    shown: Site, browser: Browser
-) -> None:
-    async with opened(browser, shown) as page:
-        await page.locator("canvas.map").evaluate(
-            """(canvas) => {
-                 for (const key of ["ArrowRight", "ArrowRight"])
-                   canvas.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
-               }"""
-        )
-        await page.wait_for_url(re.compile("host=node-00001"))
-
-
 async def test_the_pointer_shows_a_host_and_chooses_it(shown: Site, browser: Browser) -> None:
     async with opened(browser, shown) as page:
         at = await page.evaluate(

@@ -374,7 +374,6 @@ export class MapView {
       }
     }
     const leaf = placed.leaves[target];
-    this.map.selected = target; // for the next key, which may come before this is drawn
     go({ host: leaf.name }, true);
     this.map.reveal(target);
     this.said.textContent = `${leaf.name}, ${leaf.path.join(", ")}, ${percent(shareOf(leaf.row, this.at))} in use`;
