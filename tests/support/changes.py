@@ -32,6 +32,17 @@ class Change:
 
 
 _RUNNING = assigned()
+_LEADER = podset("leader", count=1)
+_BOTH_RUN = _RUNNING | {
+    "admission": {
+        "clusterQueue": "cq",
+        "podSetAssignments": [
+            {**part, "name": name}
+            for part in _RUNNING["admission"]["podSetAssignments"]
+            for name in ("leader", "main")
+        ],
+    }
+}
 _HOSTS = topology(BLOCK, HOSTNAME)
 CHANGES = [
     Change(
@@ -150,6 +161,34 @@ CHANGES = [
         "a running workload keeps its topology request",
         request(required=RACK),
         {"spec": {"podSets": [podset(topologyRequest={"required": BLOCK})]}},
+        "spec.podSets",
+        _RUNNING,
+    ),
+    Change(
+        "a running workload keeps the order of its podsets",
+        workload(_LEADER, podset()),
+        {"spec": {"podSets": [podset(), _LEADER]}},
+        "spec.podSets",
+        _BOTH_RUN,
+    ),
+    Change(
+        "a running workload keeps the names of its podsets",
+        workload(_LEADER, podset()),
+        {"spec": {"podSets": [_LEADER, podset("other")]}},
+        "spec.podSets",
+        _BOTH_RUN,
+    ),
+    Change(
+        "one of several podsets may shrink",
+        workload(_LEADER, podset()),
+        {"spec": {"podSets": [_LEADER, podset(count=2)]}},
+        None,
+        _BOTH_RUN,
+    ),
+    Change(
+        "a running workload keeps its least count",
+        workload(podset(minCount=2)),
+        {"spec": {"podSets": [podset(minCount=1)]}},
         "spec.podSets",
         _RUNNING,
     ),

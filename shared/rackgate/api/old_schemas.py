@@ -13,6 +13,7 @@ from rackgate.api.conversion import POD_PRIORITY, WORKLOAD_PRIORITY
 from rackgate.api.meta import ATOMIC, LIST_SET, Schema, rule, rules
 from rackgate.api.names import MAX_LEVELS
 from rackgate.api.topology import LEVELS_FIXED
+from rackgate.api.workload import held
 from rackgate.topology.assignment import MAX_VALUE
 
 # Paths of fields that have another name, for columns.
@@ -89,9 +90,8 @@ def workload(schema: Schema) -> None:
             one.update(_NEEDS_PRIORITY)
     for one in schema[_VALIDATIONS]:
         if "priorityClassRef" in one["rule"]:
-            # The condition under which the class is fixed, and what is fixed then.
-            head = one["rule"].partition(" || (has(self.spec.priorityClassRef)")[0]
-            one.update(rule(f"{head} || ({_SAME_PRIORITY})", _PRIORITY_FIXED, _PRIORITY_PATH))
+            fixed = f"({_SAME_PRIORITY}) || !{held('QuotaReserved')}"
+            one.update(rule(fixed, _PRIORITY_FIXED, _PRIORITY_PATH))
     status["accumulatedPastExexcutionTimeSeconds"] = status.pop(
         "accumulatedPastExecutionTimeSeconds"
     )

@@ -399,17 +399,21 @@ class WorkloadSpec(
         return self
 
 
-def _while_condition(condition: str, rest: str) -> str:
-    """CEL: if `condition` was True before and is True now, `rest` must hold."""
-    held = " && ".join(
+def held(condition: str) -> str:
+    """CEL: a condition was True before and is True now.
+
+    Where both is cheap, ask first whether a field is unchanged, which it is in every write of a
+    status: the API server takes longer to find a condition among all than to read a field.
+    """
+    both = " && ".join(
         f"has({it}.status) && has({it}.status.conditions)"
         f" && {it}.status.conditions.exists(c, c.type == '{condition}' && c.status == 'True')"
         for it in ("oldSelf", "self")
     )
-    return f"!({held}) || ({rest})"
+    return f"({both})"
 
 
-def _unchanged_rule(new: str, old: str, field: str) -> str:
+def _unchanged(new: str, old: str, field: str) -> str:
     """CEL: an optional field is absent in both, or the same (`.?` has no bounded cost)."""
     return (
         f"has({new}.{field}) == has({old}.{field})"
@@ -417,61 +421,57 @@ def _unchanged_rule(new: str, old: str, field: str) -> str:
     )
 
 
-_OLD_PODSET = "oldSelf.spec.podSets[i]"
 # A count may grow up to the admitted count. Only the admission of an elastic Workload grows: the
 # policy in deploy/webhook checks the annotation, which a schema cannot see.
 _COUNT_ADMITTED = """has(self.status.admission)
     && self.status.admission.podSetAssignments.exists(a, a.name == p.name
     && has(a.count) && p.count <= a.count)"""
+# The old PodSets have a name: each `oldSelf.spec` is looked up again. Both lists are compared in
+# their order, which `==` of lists with keys ignores.
 _SAME_PODSETS = f"""size(self.spec.podSets) == size(oldSelf.spec.podSets)
-    && self.spec.podSets.all(i, p, p.name == {_OLD_PODSET}.name
-    && (p.count <= {_OLD_PODSET}.count || ({_COUNT_ADMITTED}))
-    && p.template == {_OLD_PODSET}.template
-    && {_unchanged_rule("p", _OLD_PODSET, "minCount")}
-    && {_unchanged_rule("p", _OLD_PODSET, "topologyRequest")})"""
+    && [oldSelf.spec.podSets].all(old, self.spec.podSets.all(i, p, p == old[i]
+    || (p.name == old[i].name
+    && (p.count <= old[i].count || ({_COUNT_ADMITTED}))
+    && p.template == old[i].template
+    && {_unchanged("p", "old[i]", "minCount")}
+    && {_unchanged("p", "old[i]", "topologyRequest")})))"""
 
 
 class Workload(
     ApiObject,
     json_schema_extra=rules(
         rule(
-            """!has(self.status) || !has(self.status.admission) || !has(self.status.conditions)
-            || !self.status.conditions.exists(
-                c, c.type == 'QuotaReserved' && c.status == 'True')
-            || size(self.spec.podSets) == size(self.status.admission.podSetAssignments)""",
+            """!has(self.status) || !has(self.status.admission)
+            || size(self.spec.podSets) == size(self.status.admission.podSetAssignments)
+            || !has(self.status.conditions) || !self.status.conditions.exists(
+                c, c.type == 'QuotaReserved' && c.status == 'True')""",
             "podSetAssignments must have one entry per podSet",
             ".status.admission.podSetAssignments",
         ),
         rule(
-            _while_condition(
-                "QuotaReserved", _unchanged_rule("self.spec", "oldSelf.spec", "queueName")
-            ),
+            f"({_unchanged('self.spec', 'oldSelf.spec', 'queueName')}) || !{held('QuotaReserved')}",
             "queueName is immutable while quota is reserved",
             ".spec.queueName",
         ),
         rule(
-            _while_condition("QuotaReserved", _SAME_PODSETS),
+            f"!{held('QuotaReserved')} || ({_SAME_PODSETS})",
             "podSets are immutable while quota is reserved, but for counts that decrease"
             " or follow the admission",
             ".spec.podSets",
         ),
         rule(
-            _while_condition(
-                "QuotaReserved",
-                """has(self.spec.priorityClassRef) == has(oldSelf.spec.priorityClassRef)
-                && (!has(self.spec.priorityClassRef)
-                || (self.spec.priorityClassRef.group == oldSelf.spec.priorityClassRef.group
-                && (self.spec.priorityClassRef.group != 'scheduling.k8s.io'
-                || self.spec.priorityClassRef.name == oldSelf.spec.priorityClassRef.name)))""",
-            ),
+            f"""(has(self.spec.priorityClassRef) == has(oldSelf.spec.priorityClassRef)
+            && (!has(self.spec.priorityClassRef)
+            || (self.spec.priorityClassRef.group == oldSelf.spec.priorityClassRef.group
+            && (self.spec.priorityClassRef.group != 'scheduling.k8s.io'
+            || self.spec.priorityClassRef.name == oldSelf.spec.priorityClassRef.name))))
+            || !{held("QuotaReserved")}""",
             "priorityClassRef can only change its WorkloadPriorityClass while quota is reserved",
             ".spec.priorityClassRef",
         ),
         rule(
-            _while_condition(
-                "Admitted",
-                _unchanged_rule("self.spec", "oldSelf.spec", "maximumExecutionTimeSeconds"),
-            ),
+            f"({_unchanged('self.spec', 'oldSelf.spec', 'maximumExecutionTimeSeconds')})"
+            f" || !{held('Admitted')}",
             "maximumExecutionTimeSeconds is immutable while admitted",
             ".spec.maximumExecutionTimeSeconds",
         ),
