@@ -55,7 +55,7 @@ from bench.queues.recorder import (
 )
 from bench.queues.runner import Runner
 from rackgate.api import resources as kinds
-from rackgate.kube.client import Client
+from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ServerError, TransportError
 from rackgate.wire.kueue import Admission
 from tests.support.playground import Playground
@@ -92,6 +92,19 @@ async def make_world(client: Client, queues: Sequence[Queue], *, topology: bool)
         await create(client, kinds.NAMESPACES, objects.namespace_of(queue))
         made = json.dumps(objects.local_queue_of(queue)).encode()
         await client.create(kinds.LOCAL_QUEUES.path(queue.name), made)
+
+
+async def convert_nothing(client: Client) -> None:
+    """Serve v1beta1 without conversion, as Kueue's runner does.
+
+    No webhook runs here. The API server would list all Workloads again and again for its cache of
+    v1beta1, and fail each time.
+    """
+    without = json.dumps({"spec": {"conversion": {"strategy": "None", "webhook": None}}}).encode()
+    for found in json.loads(await client.get(kinds.CRDS.path()))["items"]:
+        if found["spec"]["conversion"]["strategy"] == "Webhook":
+            path = kinds.CRDS.path(name=found["metadata"]["name"])
+            await client.patch(path, without, PatchType.MERGE)
 
 
 async def active(client: Client, count: int) -> None:
@@ -179,6 +192,7 @@ class Bench:
 
     async def prepare(self) -> None:
         """Make the world, play a small round, which is not counted."""
+        await convert_nothing(self._client)
         await make_world(self._client, self._queues, topology=self._topology)
         for name in STANDS_STILL:
             await self._run("stop", name)
