@@ -9,11 +9,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from rackgate.api import resources as kinds
 from rackgate_assigner.assigner import Assigner
+from rackgate_assigner.scheduler import controller
 from tests.support.apiserver import Fault, Object
-from tests.wire.assigner_world import World, assigner, eventually, furnish
+from tests.support.apiserver_faults import Handler
+from tests.support.waiting import until
+from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish
 from tests.wire.elastic_world import ElasticWorld, replica
 from tests.wire.elastic_world import furnish as furnish_elastic
 from tests.wire.killing import WATCHED, Killer, keep_running, while_running
@@ -111,6 +115,67 @@ async def test_a_rejected_eviction_is_written_again_and_no_one_else_goes_instead
         await eventually(world.started("urgent"))
         await eventually(lambda: preempted(world) == ["first"])
         assert world.runs("second")
+
+
+@pytest.mark.requirement("OPS-07")
+async def test_an_eviction_that_met_a_newer_version_waits_until_the_watch_shows_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the version that was decided on, each further write would only be rejected."""
+    monkeypatch.setattr(controller, "OUTDATED_S", 3600.0)
+    async with World() as world, acting(world):
+        submit(world, "first", 4, "low")
+        await eventually(world.started("first"))
+        name = world.workload("first")["metadata"]["name"]
+        evictions = 0
+
+        async def meet(request: web.Request, handle: Handler) -> web.StreamResponse:
+            """The first eviction meets a newer version, which the watch does not show."""
+            nonlocal evictions
+            if b'"Evicted"' not in await request.read():
+                return await handle()
+            evictions += 1
+            return web.json_response({}, status=409) if evictions == 1 else await handle()
+
+        world.faults.append(Fault(meet, method="PATCH", path=f"{name}/status", times=10**6))
+        submit(world, "urgent", 1, "high")
+        await eventually(lambda: evictions)
+        submit(world, "other", 1, "low")
+        with pytest.raises(AssertionError):  # the first backoff is 0.1 s
+            await until(lambda: evictions > 1, within_s=0.5)
+        labels = {"example.com/changed": "yes"}
+        world.change(kinds.WORKLOADS, name, lambda o: o["metadata"].update(labels=labels))
+        await eventually(world.started("urgent"))
+
+
+@pytest.mark.requirement("OPS-07")
+async def test_a_version_that_was_seen_before_the_conflict_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller, "OUTDATED_S", 3600.0)
+    async with World() as world, acting(world) as replica:
+        submit(world, "first", 4, "low")
+        await eventually(world.started("first"))
+        name = world.workload("first")["metadata"]["name"]
+        stored, overtaken = replica.watches.workloads.store, False
+
+        async def overtake(request: web.Request, handle: Handler) -> web.StreamResponse:
+            """Another writer is faster, and the watch shows it before this answer."""
+            nonlocal overtaken
+            if overtaken or b'"Evicted"' not in await request.read():
+                return await handle()
+            overtaken = True
+            labels = {"example.com/changed": "yes"}
+            world.change(kinds.WORKLOADS, name, lambda o: o["metadata"].update(labels=labels))
+            newest = world.workload("first")["metadata"]["resourceVersion"]
+            key = f"{NAMESPACE}/{name}"
+            await eventually(lambda: stored[key].metadata.resource_version == newest)
+            return await handle()
+
+        world.faults.append(Fault(overtake, method="PATCH", path=f"{name}/status", times=10**6))
+        submit(world, "urgent", 1, "high")
+        await eventually(world.started("urgent"))
+        assert overtaken
 
 
 @pytest.mark.requirement("SLC-31")

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from aiohttp import web
 
 from rackgate.api import resources as kinds
 from rackgate.api.timestamps import rfc3339
 from rackgate.runtime import clock
+from rackgate_assigner.scheduler import controller
 from tests.support import objects
 from tests.support.apiserver import Object
-from tests.support.apiserver_faults import Fault
+from tests.support.apiserver_faults import Fault, Handler
+from tests.support.waiting import until
 from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish, settings
 from tests.wire.test_assigner_recovery import Losing
 
-FAILING = 40  # more than are written at the same time
+FAILING = 56  # more than are written at the same time
 A_YEAR_S = 365 * 86400.0
 
 
@@ -39,7 +43,7 @@ async def test_writes_that_a_webhook_fails_hold_up_no_other_admission() -> None:
         async with assigner(world):
             for number in range(FAILING):
                 world.submit(f"failing-{number}", 1, queue="plain", cpu="1")
-            await eventually(lambda: len(_written(world)) >= 32)
+            await eventually(lambda: len(_written(world)) >= 50)
             world.submit("train", 1, queue="plain", cpu="1")
             await eventually(world.started("train"))
             await eventually(lambda: len(_written(world)) == FAILING)
@@ -52,6 +56,36 @@ async def test_writes_that_a_webhook_fails_hold_up_no_other_admission() -> None:
                 await eventually(world.started(f"failing-{number}"))
         assert not world.runs("large")
         assert world.broken_rules == []
+
+
+@pytest.mark.requirement("OPS-07")
+async def test_no_cycle_adds_to_more_admissions_than_can_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are decided when others have been written, on what is known then."""
+    monkeypatch.setattr(controller, "LONGEST_PAUSE_S", 3600.0)
+    going = asyncio.Event()
+
+    async def wait(_: web.Request, handle: Handler) -> web.StreamResponse:
+        await going.wait()
+        return await handle()
+
+    one_at_a_time = settings(budgets={"admission": {"concurrency": 1}})
+    async with World() as world:
+        furnish(world)
+        world.faults.append(Fault(wait, method="PATCH", path="/status", times=10**6))
+        async with assigner(world, configured=one_at_a_time) as replica:
+            for number in range(4):
+                world.submit(f"first-{number}", 1, queue="plain", cpu="1")
+            await eventually(lambda: replica.scheduler.counts()["writes"] >= 3)
+            world.submit("last", 1, queue="plain", cpu="1")
+            stored = replica.watches.workloads.store
+            await eventually(lambda: any("/job-last-" in key for key in stored))
+            cycles = replica.scheduler.cycles
+            with pytest.raises(AssertionError):
+                await until(lambda: replica.scheduler.cycles > cycles, within_s=0.5)
+            going.set()
+            await eventually(world.started("last"))
 
 
 @pytest.mark.requirement("OPS-07")

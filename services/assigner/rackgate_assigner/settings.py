@@ -29,7 +29,7 @@ class BudgetSettings(ConfigModel):
 class BudgetsSettings(ConfigModel):
     """One budget for each purpose, so that none delays another."""
 
-    admission: BudgetSettings = BudgetSettings(qps=400, burst=400)
+    admission: BudgetSettings = BudgetSettings(qps=400, burst=400, concurrency=48)
     """Admissions, evictions and releases of quota."""
     jobs: BudgetSettings = BudgetSettings(qps=400, burst=400)
     """Creating Workloads, starting and stopping jobs, finishing Workloads."""

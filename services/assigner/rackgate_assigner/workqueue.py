@@ -46,6 +46,7 @@ class WorkQueue(Generic[K]):
         self._again: set[K] = set()
         self._delayed: dict[K, asyncio.TimerHandle] = {}
         self._filled = asyncio.Event()
+        self._taken = asyncio.Event()
         self._open = False
 
     def __len__(self) -> int:
@@ -77,6 +78,12 @@ class WorkQueue(Generic[K]):
             timer.cancel()
         self._delayed[key] = loop.call_later(delay_s, self.add, key)
 
+    async def wait_until_few_wait(self, most: int) -> None:
+        """Return as soon as at most `most` keys wait for a worker."""
+        while len(self._ready) > most:
+            self._taken.clear()
+            await self._taken.wait()
+
     async def run(self, first: Iterable[K] = ()) -> None:
         """Work on `first`, then on all added keys, until cancelled."""
         self._open = True
@@ -92,6 +99,7 @@ class WorkQueue(Generic[K]):
                 timer.cancel()
             for kept in (self._delayed, self._ready, self._queued, self._again):
                 kept.clear()
+            self._taken.set()
 
     async def _worker(self) -> None:
         while True:
@@ -99,6 +107,7 @@ class WorkQueue(Generic[K]):
                 self._filled.clear()
                 await self._filled.wait()
             key = self._ready.popleft()
+            self._taken.set()
             self._queued.discard(key)
             self._running.add(key)
             try:

@@ -98,6 +98,23 @@ async def test_of_two_delays_the_earlier_one_counts() -> None:
         assert len(seen) == 2
 
 
+async def test_who_waits_until_few_wait_returns_as_soon_as_workers_have_taken_the_rest() -> None:
+    free = asyncio.Semaphore(0)
+
+    async def work(_key: str) -> None:
+        await free.acquire()
+
+    async with running(work, *"abcdef") as queue:
+        await queue.wait_until_few_wait(3)  # three workers have the others
+        waiting = asyncio.create_task(queue.wait_until_few_wait(1))
+        free.release()
+        await until(lambda: len(queue) == 5)
+        assert not waiting.done()
+        free.release()
+        await asyncio.wait_for(waiting, 5)
+        assert len(queue) == 4
+
+
 async def test_who_lets_others_go_first_takes_one_turn_at_a_time_while_they_work() -> None:
     loop = asyncio.get_running_loop()
     turns, started = Turns(lambda: True, 0.02), loop.time()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -22,8 +23,10 @@ from rackgate.api.names import EvictionReason, PendingReason
 from rackgate.features import Features
 from rackgate.kube.errors import (
     BadRequestError,
+    ConflictError,
     ForbiddenError,
     KubeError,
+    NotFoundError,
     PayloadTooLargeError,
     ServerError,
     TransportError,
@@ -38,7 +41,11 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.verification_controller import verify
 from rackgate_assigner.node_replacement.writer import NodeWriter
-from rackgate_assigner.rate_limits import MessageRateLimiter, pause_after_cycle_s
+from rackgate_assigner.rate_limits import (
+    LONGEST_PAUSE_S,
+    MessageRateLimiter,
+    pause_after_cycle_s,
+)
 from rackgate_assigner.scheduler.cycle import plan
 from rackgate_assigner.scheduler.planner import Planner
 from rackgate_assigner.scheduler.writer import WorkloadWriter
@@ -72,6 +79,9 @@ QUIET_AFTER_S: Final = 0.5
 # Seconds until an answer is written again that a Workload does not show: if what changed also
 # changes the answer, the next cycle makes another one meanwhile.
 REPEAT_AFTER_S: Final = 1.0
+# Seconds until a decision about a Workload that has changed, or is gone, is made again although no
+# event of the watch shows that: on the version that was decided on it would be rejected again.
+OUTDATED_S: Final = 2.0
 # After so many rejected writes a Workload no longer reserves capacity while it backs off.
 FAILURES_BEFORE_SKIP: Final = 3
 # A repeated write gets the same responses.
@@ -161,6 +171,9 @@ class Scheduler:
         self._turns = Turns(self._writes_decisions, GAP_DURING_ADMISSIONS_S)
         self._backoff = Backoff(base_s=0.1, cap_s=15.0)
         self._backing_off: dict[str, asyncio.TimerHandle] = {}
+        # When the backoff ends, on the clock of the loop, of Workloads that wait for their event.
+        self._outdated: dict[str, float] = {}
+        self._workers = workers
         self._write_queue = WorkQueue[str]("writes", self._write_decision, workers=workers)
         self._requeue_queue = WorkQueue[str](
             "requeues", self._write_requeue, workers=REQUEUE_WORKERS
@@ -192,6 +205,7 @@ class Scheduler:
             for timer in self._backing_off.values():
                 timer.cancel()
             self._backing_off.clear()
+            self._outdated.clear()
 
     async def _run_cycles(self) -> None:
         while True:
@@ -208,7 +222,19 @@ class Scheduler:
                 continue
             self._failures.reset()
             spent_s = clock.monotonic() - started
-            await asyncio.sleep(pause_after_cycle_s(spent_s, self._min_interval_s))
+            await self._pause(spent_s)
+
+    async def _pause(self, spent_s: float) -> None:
+        """Leave time for watches and writes.
+
+        While decisions wait for a worker, more of them would only wait, too. They are made later,
+        of a newer state, and more at once.
+        """
+        pause_s = pause_after_cycle_s(spent_s, self._min_interval_s)
+        await asyncio.sleep(pause_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_PAUSE_S - pause_s):
+                await self._write_queue.wait_until_few_wait(self._workers)
 
     def _run_cycle(self) -> None:
         started = clock.monotonic()
@@ -359,6 +385,7 @@ class Scheduler:
         again the one that it replaced, which the watch showed until now.
         """
         key = workload.metadata.key
+        self._on_version(key)
         requeue, row = self._requeues.get(key), self._cache.pending_workload(key)
         if requeue is None or row is None or _shows(row, requeue):
             return
@@ -450,18 +477,38 @@ class Scheduler:
                 pending_write.decision, Deactivate | ClearUnhealthyNodes
             ):
                 self._writer.report_rejected(pending_write.workload, error)
-        self._back_off(key)
+        known, decided_on = self._workloads.get(key), pending_write.workload
+        is_newest = known is not None and known.metadata == decided_on.metadata
+        changed = isinstance(error, ConflictError | NotFoundError)
+        self._back_off(key, outdated=changed and is_newest)
         self.request_cycle()
 
-    def _back_off(self, key: str) -> None:
-        """Back off from a Workload; longer each time."""
+    def _back_off(self, key: str, *, outdated: bool = False) -> None:
+        """Back off from a Workload; longer each time.
+
+        Args:
+            key: of the Workload.
+            outdated: the API server has a version of it that the watch does not show yet: wait
+                for that.
+        """
         if key not in self._workloads:
             self._backoff.reset(key)
             return
         loop = asyncio.get_running_loop()
-        self._backing_off[key] = loop.call_later(
-            self._backoff.next(key), self._on_backoff_finished, key
-        )
+        wait_s = self._backoff.next(key)
+        if outdated:
+            self._outdated[key] = loop.time() + wait_s
+            wait_s = max(wait_s, OUTDATED_S)
+        self._backing_off[key] = loop.call_later(wait_s, self._on_backoff_finished, key)
+
+    def _on_version(self, key: str) -> None:
+        """The watch shows another version of a Workload: its backoff is the usual one again."""
+        ends = self._outdated.pop(key, None)
+        if ends is None:
+            return
+        self._backing_off[key].cancel()
+        loop = asyncio.get_running_loop()
+        self._backing_off[key] = loop.call_at(ends, self._on_backoff_finished, key)
 
     def _is_skipped(self, key: str) -> bool:
         """Whether a Workload is skipped because its writes were rejected repeatedly."""
@@ -469,15 +516,21 @@ class Scheduler:
 
     def reset_backoff(self, key: str) -> None:
         """The spec of a Workload changed: earlier rejections no longer count."""
-        timer = self._backing_off.pop(key, None)
-        if timer is not None:
-            timer.cancel()
+        if self._end_backoff(key):
             self._backoff.reset(key)
             self._planner.decide_again(key)
             self.request_cycle()
 
+    def _end_backoff(self, key: str) -> bool:
+        """End the backoff of a Workload; whether there was one."""
+        self._outdated.pop(key, None)
+        timer = self._backing_off.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        return timer is not None
+
     def _on_backoff_finished(self, key: str) -> None:
-        self._backing_off.pop(key, None)
+        self._end_backoff(key)
         self._planner.decide_again(key)
         self.request_cycle()
 
@@ -500,9 +553,7 @@ class Scheduler:
         self._requeues.pop(key, None)
         self._message_limiter.forget(key)
         self._failed_replacements.pop(key, None)
-        timer = self._backing_off.pop(key, None)
-        if timer is not None:
-            timer.cancel()
+        self._end_backoff(key)
         self._backoff.reset(key)
 
     def counts(self) -> Mapping[str, int]:
