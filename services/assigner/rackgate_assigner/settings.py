@@ -44,7 +44,9 @@ class CycleSettings(ConfigModel):
 
     min_interval: float = Field(default=0.02, ge=0, le=60)
     """Minimum seconds between the starts of two cycles; changes in between are handled together.
-    After a cycle that took long, the pause is three times as long as the cycle, up to a second."""
+    After a cycle that took long, the pause is three times as long as the cycle, up to a second. A
+    cycle also waits, for a second at most, while more decisions wait to be written than
+    `budgets.admission.concurrency`."""
     message_interval: float = Field(default=3.0, ge=0, le=300)
     """Minimum seconds between two pending messages of one Workload with the same reason. Such
     messages change whenever free capacity changes. A new reason is written at once. In addition,

@@ -402,7 +402,7 @@ class WorkloadSpec(
 def held(condition: str) -> str:
     """CEL: a condition was True before and is True now.
 
-    Where both is cheap, ask first whether a field is unchanged, which it is in every write of a
+    A rule about one field asks first whether that is unchanged, as it is in every write of a
     status: the API server takes longer to find a condition among all than to read a field.
     """
     both = " && ".join(
