@@ -278,12 +278,12 @@ class FakeApiServer:
             kind = seen.headers["Content-Type"]
             patched = apply_patch(known, kind, seen.body)
             if "dryRun" in seen.query:
-                _check_preconditions(known, patched.get("metadata", {}))
+                check_preconditions(known, patched.get("metadata", {}))
                 return 200, patched
             return 200, self._replace(target, known, patched)
         if seen.method == "DELETE":
             options = json.loads(seen.body or b"{}")
-            _check_preconditions(known, options.get("preconditions", {}))
+            check_preconditions(known, options.get("preconditions", {}))
             if not options.get("dryRun"):
                 self._drop(target.full_name, target.key)
             return 200, known
@@ -323,7 +323,7 @@ class FakeApiServer:
 
     def _replace(self, target: Target, known: Object, item: Object) -> Object:
         meta = item.get("metadata", {})
-        _check_preconditions(known, meta)
+        check_preconditions(known, meta)
         if target.sub == "status":
             item = {**known, "status": item.get("status", {})}
         return self._store(target, merged({}, item), known)
@@ -402,7 +402,8 @@ def _not_created(item: Object) -> Object:
     return {**item, "metadata": meta}
 
 
-def _check_preconditions(known: Object, wanted: Mapping[str, Any]) -> None:
+def check_preconditions(known: Object, wanted: Mapping[str, Any]) -> None:
+    """Reject a write of another version, or of another object of this name."""
     version, uid = wanted.get("resourceVersion"), wanted.get("uid")
     if version and version != known["metadata"]["resourceVersion"]:
         raise RejectedRequest(409, "Conflict", "the object has been modified")

@@ -21,7 +21,7 @@ from rackgate.kube.client import Client
 from rackgate_assigner.assigner import Assigner
 from rackgate_assigner.settings import AssignerSettings
 from tests.support import objects
-from tests.support.apiserver import FakeApiServer, Object, Request
+from tests.support.apiserver import FakeApiServer, Object, Request, check_preconditions
 from tests.support.apiserver_objects import RejectedRequest, Target
 from tests.support.waiting import until
 
@@ -53,6 +53,8 @@ class World(FakeApiServer):
         if known is None and target.sub == "status":
             raise RejectedRequest(404, "NotFound", f'{target.plural} "{target.name}" not found')
         if known is not None and seen.method == "DELETE" and known["metadata"].get("finalizers"):
+            options = json.loads(seen.body or b"{}")
+            check_preconditions(known, options.get("preconditions", {}))
             marked = copy.deepcopy(known)
             marked["metadata"]["deletionTimestamp"] = START
             return 200, self._store(target, marked, known)

@@ -54,11 +54,6 @@ class ElasticWorld(KindsWorld):
         known = self._objects.get(target.full_name, {}).get(target.key)
         if known is None and target.sub:
             raise RejectedRequest(404, "NotFound", f'{target.plural} "{target.name}" not found')
-        if seen.method == "DELETE" and known is not None:
-            wanted = json.loads(seen.body or b"{}").get("preconditions", {})
-            version = wanted.get("resourceVersion", known["metadata"]["resourceVersion"])
-            if version != known["metadata"]["resourceVersion"]:
-                raise RejectedRequest(409, "Conflict", "the object has been modified")
         return super()._do(target, seen)
 
     def _store(self, target: Target, item: Object, known: Object | None) -> Object:

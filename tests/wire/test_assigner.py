@@ -294,7 +294,8 @@ async def test_a_deleted_workload_stops_its_job_and_is_made_again(world: World) 
                 and world.runs("train")
             )
         )
-    assert sum("/jobs/" in r.path and b'"value":true' in r.body for r in world.accepted()) == 1
+    suspension = b'{"op":"add","path":"/spec/suspend","value":true}'
+    assert sum("/jobs/" in r.path and suspension in r.body for r in world.accepted()) == 1
 
 
 @pytest.mark.field_note("W9")

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.topology.assignment import decode
 from tests.support import composite_jobs as composite
 from tests.support.apiserver import Object
-from tests.support.apiserver_faults import Fault
+from tests.support.apiserver_faults import Fault, Handler
 from tests.support.objects import POOL_LABEL
 from tests.wire.assigner_world import NAMESPACE, assigner, eventually
 from tests.wire.kinds_world import KindsWorld, furnish
@@ -247,3 +248,34 @@ async def test_a_rejection_of_the_kinds_own_webhook_is_reported() -> None:
             await eventually(lambda: world.events("JobSetUpdateRefused"))
             await eventually(runs(world))
         assert refusal in world.events("JobSetUpdateRefused")[0]["note"]
+
+
+@pytest.mark.requirement("OPS-07")
+async def test_children_that_their_user_keeps_changing_lose_what_a_start_added() -> None:
+    async with KindsWorld() as world:
+        furnish(world)
+        world.add(JOBSETS, train())
+        async with assigner(world):
+            await eventually(lambda: selectors(world) == [{POOL_LABEL: "pool"}] * 3)
+            changed = 0
+
+            async def overtake(request: web.Request, handle: Handler) -> web.StreamResponse:
+                nonlocal changed
+                changed += 1
+                note = {"example.com/changed": str(changed)}
+                name = request.path.rpartition("/")[2]
+                world.change(
+                    kinds.JOBS,
+                    name,
+                    lambda job: job["metadata"].setdefault("annotations", {}).update(note),
+                )
+                return await handle()
+
+            world.faults.append(Fault(overtake, method="PATCH", path="/jobs/", times=10**6))
+            world.change(
+                kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(stopPolicy="HoldAndDrain")
+            )
+            await eventually(lambda: not world.holds_quota(JOBSETS, "train"))
+        assert selectors(world) == [{}] * 3
+        assert changed == 3
+        assert world.broken_rules == []

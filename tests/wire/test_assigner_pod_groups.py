@@ -8,11 +8,13 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.features import GANG_SCHEDULING, POD_GROUPS
-from tests.support.apiserver import Object
+from tests.support.apiserver import Fault, Object
+from tests.support.apiserver_faults import Handler
 from tests.support.apiserver_objects import Target
 from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish, settings
 from tests.wire.killing import Killer, keep_running, while_running
@@ -174,3 +176,33 @@ async def test_without_the_gate_nothing_is_asked_or_written_about_plain_pods() -
             for request in world.requests
             if names.MANAGED_LABEL in request.query.get("labelSelector", "")
         ]
+
+
+@pytest.mark.requirement("OPS-07")
+async def test_pods_that_their_user_keeps_changing_are_stopped() -> None:
+    async with GroupWorld() as world:
+        furnish(world)
+        world.submit_group("pod")
+        async with replica(world):
+            await eventually(lambda: world.running() == COUNT)
+            overtaken = change_before_deletions(world)
+            world.change(
+                kinds.CLUSTER_QUEUES, "plain", lambda o: o["spec"].update(stopPolicy="HoldAndDrain")
+            )
+            await eventually(lambda: not world.running())
+            assert overtaken
+
+
+def change_before_deletions(world: GroupWorld) -> list[str]:
+    """Change each pod before it is deleted; the list of their names."""
+    names_of_pods: list[str] = []
+
+    async def overtake(request: web.Request, handle: Handler) -> web.StreamResponse:
+        name = request.path.rpartition("/")[2]
+        names_of_pods.append(name)
+        note = {"example.com/changed": str(len(names_of_pods))}
+        world.change(kinds.PODS, name, lambda pod: pod["metadata"]["annotations"].update(note))
+        return await handle()
+
+    world.faults.append(Fault(overtake, method="DELETE", path="/pods/", times=10**6))
+    return names_of_pods

@@ -59,6 +59,12 @@ def preempted(world: World) -> list[str]:
     return sorted(name.removeprefix("job-").rpartition("-")[0] for name in found)
 
 
+def add_condition(item: Object) -> None:
+    """The status gets a condition of another controller."""
+    found = {"type": "Other", "status": "True", "reason": "Any", "message": ""}
+    item["status"]["conditions"].append(found)
+
+
 @pytest.mark.requirement("SLC-31")
 async def test_a_job_gives_way_as_a_whole_and_comes_back_as_it_was() -> None:
     async with World() as world, acting(world):
@@ -130,19 +136,20 @@ async def test_an_eviction_that_met_a_newer_version_waits_until_the_watch_shows_
         evictions = 0
 
         async def meet(request: web.Request, handle: Handler) -> web.StreamResponse:
-            """The first eviction meets a newer version, which the watch does not show."""
+            """The first eviction meets another status, which neither watch nor GET show."""
             nonlocal evictions
             if b'"Evicted"' not in await request.read():
                 return await handle()
             evictions += 1
-            return web.json_response({}, status=409) if evictions == 1 else await handle()
+            rejected = {1: 409, 2: 422}.get(evictions)
+            return await handle() if rejected is None else web.json_response({}, status=rejected)
 
         world.faults.append(Fault(meet, method="PATCH", path=f"{name}/status", times=10**6))
         submit(world, "urgent", 1, "high")
-        await eventually(lambda: evictions)
+        await eventually(lambda: evictions == 2)
         submit(world, "other", 1, "low")
         with pytest.raises(AssertionError):  # the first backoff is 0.1 s
-            await until(lambda: evictions > 1, within_s=0.5)
+            await until(lambda: evictions > 2, within_s=0.5)
         labels = {"example.com/changed": "yes"}
         world.change(kinds.WORKLOADS, name, lambda o: o["metadata"].update(labels=labels))
         await eventually(world.started("urgent"))
@@ -165,8 +172,7 @@ async def test_a_version_that_was_seen_before_the_conflict_is_not_waited_for(
             if overtaken or b'"Evicted"' not in await request.read():
                 return await handle()
             overtaken = True
-            labels = {"example.com/changed": "yes"}
-            world.change(kinds.WORKLOADS, name, lambda o: o["metadata"].update(labels=labels))
+            world.change(kinds.WORKLOADS, name, add_condition)
             newest = world.workload("first")["metadata"]["resourceVersion"]
             key = f"{NAMESPACE}/{name}"
             await eventually(lambda: stored[key].metadata.resource_version == newest)

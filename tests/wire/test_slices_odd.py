@@ -87,7 +87,7 @@ async def test_a_slice_admitted_meanwhile_is_not_deleted_as_pending() -> None:
         reporter = Reporter(EventRecorder(client, "test"))
         writer = SliceWriter(client, WorkloadWriter(client, client, client, reporter))
         with pytest.raises(ConflictError):
-            await writer.delete(judged)
+            await writer.delete(judged, in_any_version=False)
         await client.close()
         assert "deletionTimestamp" not in world.slices()[0]["metadata"]
 

@@ -74,6 +74,8 @@ class PodTemplate:
         pointer: the same as a JSON pointer: `/spec/replicatedJobs/0/template/spec/template`.
         template: as stored.
         elastic: the number of its pods may change while the job runs.
+        tests: operations of a JSON patch that hold while the pointer leads to this template; a
+            template that is always in the same place needs none.
     """
 
     podset: str
@@ -81,6 +83,7 @@ class PodTemplate:
     pointer: str
     template: Template
     elastic: bool = False
+    tests: tuple[JsonPatchOp, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

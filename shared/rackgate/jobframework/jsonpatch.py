@@ -13,15 +13,36 @@ def pointer(*parts: str) -> str:
     return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
 
 
+def value_test(path: str, value: object) -> JsonPatchOp:
+    """The operation after which a patch fails as a whole if the value at `path` is another one."""
+    return {"op": "test", "path": path, "value": value}
+
+
+def name_tests(path: str, name: str) -> tuple[JsonPatchOp, ...]:
+    """A test that a list still has the entry of this name at `path`; none without a name."""
+    return (value_test(path, name),) if name else ()
+
+
 def with_preconditions(
     operations: Iterable[JsonPatchOp], *, uid: str, resource_version: str
 ) -> list[JsonPatchOp]:
     """The operations behind `test`s of uid and resourceVersion: stale patches fail as a whole."""
     return [
-        {"op": "test", "path": "/metadata/uid", "value": uid},
-        {"op": "test", "path": "/metadata/resourceVersion", "value": resource_version},
+        value_test("/metadata/uid", uid),
+        value_test("/metadata/resourceVersion", resource_version),
         *operations,
     ]
+
+
+def with_tests(
+    operations: Iterable[JsonPatchOp], *, uid: str, tests: Iterable[JsonPatchOp] = ()
+) -> list[JsonPatchOp]:
+    """The operations behind `test`s of the uid and of what they depend on.
+
+    For writes that end the use of quota. Bound to a version, they would conflict as long as a user
+    keeps changing something else in the object.
+    """
+    return [value_test("/metadata/uid", uid), *tests, *operations]
 
 
 def value_patch(prefix: str, key: str, have: Mapping[str, Any], want: object) -> list[JsonPatchOp]:

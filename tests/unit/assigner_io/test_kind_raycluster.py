@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,15 +12,17 @@ from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from rackgate.jobframework.generic_job import RequestedCount
 from rackgate.jobframework.injection import StopPhase
 from rackgate.jobframework.raycluster.wire import RayCluster
-from rackgate.jobframework.registry import RAYCLUSTER
+from rackgate.jobframework.registry import JOBSET, RAYCLUSTER, RAYJOB
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.jobs import plan as actions
+from rackgate_assigner.jobs.patches import stop_tests
 from rackgate_assigner.jobs.plan import plan_job
 from rackgate_assigner.jobs.state import is_managed
 from tests.support import composite_jobs as composite
 from tests.unit.assigner_io.builders import facts as job_facts
 from tests.unit.assigner_io.builders import job, workload
 from tests.unit.assigner_io.kind_builders import cluster, facts, own_workload, ray_status
+from tests.unit.govern.patching import PatchError, apply_patch
 
 GATE: Mapping[str, bool] = {ELASTIC_JOBS: True}
 UP = {"PodsReady": "Started"}
@@ -276,3 +279,32 @@ def test_a_plain_job_is_raised_as_ever() -> None:
     raised = job(suspend=False, started=True, count=6, ready=4)
     own = workload(raised, admitted=True, conditions={"PodsReady": ("True", "Started")})
     assert isinstance(plan_job(raised, [own], job_facts(raised, own)), actions.EvictWorkload)
+
+
+@pytest.mark.requirement("OPS-07")
+def test_templates_of_worker_groups_are_restored_under_their_names_alone() -> None:
+    """A user may give the groups another order at any time."""
+    groups = [composite.worker_group(name, 1) for name in ("small", "large")]
+    body = composite.raycluster("ray", groups, suspend=True)
+    tests = stop_tests(RAYCLUSTER.decode(json.dumps(body).encode()), StopPhase.RESTORE)
+    apply_patch(body, tests)
+    body["spec"]["workerGroupSpecs"].reverse()
+    with pytest.raises(PatchError):
+        apply_patch(body, tests)
+    job = {"spec": {"suspend": True, "rayClusterSpec": body["spec"]}, "metadata": {"name": "j"}}
+    tests = stop_tests(RAYJOB.decode(json.dumps(job).encode()), StopPhase.RESTORE)
+    apply_patch(job, tests)
+    assert len(tests) == 3
+    body["spec"]["workerGroupSpecs"].reverse()
+    with pytest.raises(PatchError):
+        apply_patch(job, tests)
+
+
+def test_a_stop_restores_nothing_of_a_job_that_runs_again() -> None:
+    body = composite.jobset("train", [composite.replicated_job("workers", 1)], suspend=True)
+    tests = stop_tests(JOBSET.decode(json.dumps(body).encode()), StopPhase.RESTORE)
+    apply_patch(body, tests)
+    body["spec"]["suspend"] = False
+    with pytest.raises(PatchError):
+        apply_patch(body, tests)
+    assert stop_tests(JOBSET.decode(json.dumps(body).encode()), StopPhase.SUSPEND) == []

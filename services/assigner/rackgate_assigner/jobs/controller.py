@@ -4,8 +4,8 @@ Level-triggered: an action is planned from what the watches show now, bound to t
 planned with, and retried with backoff if rejected. Apart from indexes of watched objects, only
 the following is remembered between actions, and a restart may lose all of it: which keys wait for a
 flavor, which of our own writes and creations are assumed, which claims to an owner were verified,
-which owners are missing, and since when a Workload is left to the garbage collector or a job waits
-for its pods.
+which owners are missing, and since when a Workload is left to the garbage collector, a job waits
+for its pods, or a job that must stop waits for its status.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import structlog
 
 from rackgate.api import names
 from rackgate.api.names import UnderlyingCause
@@ -76,11 +78,15 @@ if TYPE_CHECKING:
     from rackgate_assigner.gangs.index import GangIndex
     from rackgate_assigner.gangs.instances import GangInstances
 
+log = structlog.get_logger()
+
 POLL_S: Final = 0.5
 LATE_WATCH_POLL_S: Final = 2.0
 PODS_LEFT_POLL_S: Final = 30.0
 # A Workload without quota is left to the garbage collector for this long, without a request.
 GARBAGE_COLLECTION_S: Final = 30.0
+# A suspended job without a live pod whose status says otherwise for this long has its pods read.
+STATUS_LATE_S: Final = 10.0
 _NO_TIMEOUTS: Final = PodsReadyTimeouts()
 _KEEP: Final = Retention()
 
@@ -185,6 +191,8 @@ class JobController:
         self._missing_owners: dict[str, str] = {}
         # Generation of the job, and since when it waits.
         self._waiting_for_pods_since: dict[Key, tuple[int, float]] = {}
+        # Jobs that must stop and have no live pod, but whose status does not say so.
+        self._without_pods_since: dict[Key, float] = {}
 
     async def run(self) -> None:
         """Reconcile everything once, then every change, until cancelled."""
@@ -215,6 +223,7 @@ class JobController:
         _discard_key(self._jobs_by_namespace, job.metadata.namespace, key)
         self.waiting.pop(key, None)
         self._waiting_for_pods_since.pop(key, None)
+        self._without_pods_since.pop(key, None)
         self._verified_owners.pop(job.metadata.uid, None)
         self._had_workload.discard(job.metadata.uid)
         self._assumed_writes.forget(key.kind, key.name)
@@ -490,6 +499,8 @@ class JobController:
         if isinstance(job, PodGroup) and self._pods is not None:
             await self._tidy(job, own, self._pods)
         job_state = self._read_timed_state(key, job, own)
+        if own is not None and await self._are_pods_gone(key, job, own, job_state):
+            job_state = replace(job_state, pods_gone=True)
         if own is None and job_state.finished is None:
             self._report_missing_class(job, job_state.priority)
         action = plan_job(job, workloads, job_state)
@@ -511,6 +522,39 @@ class JobController:
         await self._executor.execute(job, action)
         if job_state.gang_eviction is not None:
             self._report_gang_eviction(job, job_state)
+
+    async def _are_pods_gone(
+        self, key: Key, job: JobLike, workload: Workload, job_state: JobState
+    ) -> bool:
+        """Whether a job that must stop has no pods, while its status does not say so in time.
+
+        Its controller writes the status, bound to a version. A user who keeps changing the job
+        keeps that from being written, and would keep its quota.
+        """
+        live = self._live_pods(job.metadata.uid).total
+        children = (*self._children_of(job), *self._child_objects_of(job))
+        if (
+            not _must_give_back(workload)
+            or not job_state.suspended
+            or job_state.stopped
+            or live
+            or isinstance(job, PodGroup)
+            or any(_may_run(child) for child in children)
+        ):
+            self._without_pods_since.pop(key, None)
+            return False
+        now = clock.monotonic()
+        left_s = self._without_pods_since.setdefault(key, now) + STATUS_LATE_S - now
+        if left_s > 0:
+            self.queue.add_later(key, left_s)
+            return False
+        del self._without_pods_since[key]
+        uids = {job.metadata.uid, *(child.metadata.uid for child in children)}
+        if await self._executor.has_pods(job, uids):
+            self.queue.add_later(key, STATUS_LATE_S)
+            return False
+        log.info("job_status_late", job=job.metadata.key, workload=workload.metadata.key)
+        return True
 
     def _report_gang_eviction(self, job: JobLike, job_state: JobState) -> None:
         """An Event on the Workload of gangs, if it still exists."""
@@ -899,6 +943,20 @@ class JobController:
 
 def _key(job: JobLike) -> Key:
     return Key(kind_of(job).name, job.metadata.key)
+
+
+def _must_give_back(workload: Workload) -> bool:
+    """Whether a Workload has quota that it gives back as soon as its job has stopped."""
+    if workload.status.admission is None or workload.is_true(names.WorkloadCondition.FINISHED):
+        return False
+    deleted = workload.metadata.deletion_timestamp is not None
+    return deleted or workload.is_true(names.WorkloadCondition.EVICTED)
+
+
+def _may_run(child: JobLike) -> bool:
+    """Whether the child of a job may create pods."""
+    kind = kind_of(child)
+    return not kind.is_suspended(child) and kind.finished(child) is None
 
 
 def _exceeds_admission(workload: Workload, count: LivePodCount) -> bool:

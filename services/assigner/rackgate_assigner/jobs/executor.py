@@ -1,8 +1,12 @@
-"""Executes the actions of `plan`: writes bound to the version that was read."""
+"""Executes the actions of `plan`: writes bound to the version that was read.
+
+Writes that end the use of quota are bound to less: to what they depend on. Any other change in
+between does not matter, so a user who keeps changing an object does not keep its quota (ADR 75).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +14,11 @@ import msgspec
 import structlog
 
 from rackgate.api.names import FinishedReason
-from rackgate.api.resources import FLAVORS, JOBS, WORKLOADS, Resource
+from rackgate.api.resources import FLAVORS, JOBS, PODS, WORKLOADS, Resource
 from rackgate.jobframework.generic_job import GenericJob, JobLike
-from rackgate.jobframework.injection import StartConflict, StopPhase
-from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
+from rackgate.jobframework.injection import StartConflict, StopAction, StopPhase
+from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions, with_tests
+from rackgate.jobframework.managed import owner_uid_of_pod
 from rackgate.jobframework.pod_group.pod_group import PodGroup
 from rackgate.jobframework.registry import POD_KINDS, kind_of
 from rackgate.kube.client import Client, PatchType
@@ -26,16 +31,20 @@ from rackgate.kube.errors import (
     UnprocessableError,
 )
 from rackgate.wire.batch import Job
-from rackgate.wire.core import Meta, PriorityClass, View
+from rackgate.wire.core import Meta, Pod, PriorityClass, View
+from rackgate.wire.depth import tolerant
 from rackgate.wire.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
+from rackgate.wire.lists import page_items
 from rackgate_assigner import metrics
 from rackgate_assigner.assumed_writes import AssumedWrites
 from rackgate_assigner.gangs.run_spec import JobGang
 from rackgate_assigner.jobs import plan
 from rackgate_assigner.jobs.patches import (
+    STILL_SUSPENDED,
     request_reconcile_ops,
     start_patch,
     started_template_ops,
+    stop_tests,
     workload_body,
 )
 from rackgate_assigner.jobs.pod_groups.patches import group_workload_body
@@ -60,6 +69,7 @@ class _MetadataOnly(View, frozen=True):
 
 
 _decode_metadata = msgspec.json.Decoder(_MetadataOnly).decode
+_decode_pod = tolerant(msgspec.json.Decoder(Pod).decode)
 
 log = structlog.get_logger()
 
@@ -124,6 +134,21 @@ class ActionExecutor:
             return None
         job: JobLike = kind.decode(raw)
         return job
+
+    async def has_pods(self, job: JobLike, controllers: Container[str]) -> bool:
+        """Whether there are pods of a job, read now, that have not ended.
+
+        Args:
+            job: of any kind.
+            controllers: uids of the job and of what it has created pods with.
+        """
+        selector = kind_of(job).pod_selector(job)
+        params = {"labelSelector": selector} if selector else {}
+        pages = self._client.list_pages(PODS.path(job.metadata.namespace), params)
+        pods = [_decode_pod(raw) async for page in pages for raw in page_items(page)]
+        return any(
+            not pod.terminal and owner_uid_of_pod(pod.metadata) in controllers for pod in pods
+        )
 
     async def is_admitted(self, job: JobLike, workload: str) -> bool:
         """Whether the Workload with this name, read now, allows that the job runs."""
@@ -242,7 +267,7 @@ class ActionExecutor:
             case plan.DeleteJob(workload, why):
                 await self._delete_job(job, workload, why)
             case plan.StopJob(stop, why):
-                await self._patch_job(job, stop.operations)
+                await self._stop(job, stop)
                 log.info("job_stopping", job=job.metadata.key, phase=stop.phase, reason=why)
                 if stop.phase is StopPhase.SUSPEND:
                     self._report.job(job, "Stopped", why)
@@ -334,7 +359,7 @@ class ActionExecutor:
         self._report.job(job, "Started", f"admitted by ClusterQueue {admission.cluster_queue}")
 
     async def _request_reconcile(self, job: JobLike, workload: Workload, after_s: float) -> None:
-        await self._patch_job(job, request_reconcile_ops(job))
+        await self._patch_job(job, _bound(job, request_reconcile_ops(job)))
         key, kind = job.metadata.key, kind_of(job)
         log.info(
             "operator_reconcile_requested", job=key, workload=workload.metadata.key, after_s=after_s
@@ -369,7 +394,7 @@ class ActionExecutor:
             await self._fail_to_start(job, workload, str(ops))
             return False
         try:
-            await self._patch_job(job, ops)
+            await self._patch_job(job, _bound(job, ops))
         except UnprocessableError as error:
             # A failed `test` has the same status: only an unchanged job was rejected for our
             # operations.
@@ -384,25 +409,37 @@ class ActionExecutor:
         await self._writer.finish(workload, FinishedReason.FAILED_TO_START, message)
         self._report.job(job, FinishedReason.FAILED_TO_START, message, warning=True)
 
-    async def _patch_job(self, job: JobLike, ops: list[JsonPatchOp]) -> None:
+    async def _stop(self, job: JobLike, stop: StopAction) -> None:
+        """One write of a stop, bound to what it depends on instead of a version."""
+        tests = stop_tests(job, stop.phase)
+        await self._patch_job(job, with_tests(stop.operations, uid=job.metadata.uid, tests=tests))
+
+    async def _patch_job(self, job: JobLike, body: list[JsonPatchOp]) -> None:
         try:
-            await self._patch(kind_of(job).resource, job.metadata, ops)
+            await self._patch(kind_of(job).resource, job.metadata, body)
         except (BadRequestError, ForbiddenError) as error:  # a policy may reject it
             self._report.job(job, f"{kind_of(job).name}UpdateRefused", error.message, warning=True)
             raise
 
     async def _restore_child_jobs(self, job: JobLike, action: plan.RestoreChildJobs) -> None:
-        """Patch the children one by one; those that changed meanwhile are reconciled again."""
+        """Patch the children one by one; those that run meanwhile are reconciled again."""
         for child in action.children:
-            await self._patch(JOBS, child.job.metadata, child.operations)
+            meta = child.job.metadata
+            body = with_tests(child.operations, uid=meta.uid, tests=[STILL_SUSPENDED])
+            await self._patch(JOBS, meta, body)
         count = len(action.children)
         log.info("child_jobs_restored", job=job.metadata.key, children=count, reason=action.why)
 
-    async def _patch(self, resource: Resource, meta: Meta, ops: list[JsonPatchOp]) -> None:
-        body = with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)
+    async def _patch(self, resource: Resource, meta: Meta, body: list[JsonPatchOp]) -> None:
         path = resource.path(meta.namespace, meta.name)
         answer = await self._client.patch(path, msgspec.json.encode(body), PatchType.JSON)
         # As of Workloads: an entry for a deleted job would never be removed.
         jobs = self._stores.jobs.get(resource.kind, {})
         if meta.key in jobs or (resource.kind == JOBS.kind and meta.key in self._stores.child_jobs):
             self.assumed_writes.written(resource.kind, meta, _decode_metadata(answer).metadata)
+
+
+def _bound(job: JobLike, ops: list[JsonPatchOp]) -> list[JsonPatchOp]:
+    """Operations that are made on this version of a job or not at all."""
+    meta = job.metadata
+    return with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)

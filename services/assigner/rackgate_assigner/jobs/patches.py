@@ -9,8 +9,13 @@ from rackgate.api import names
 from rackgate.api.resources import WORKLOADS
 from rackgate.gang.runs.done_pods import DonePods, encode_done_pods
 from rackgate.jobframework.generic_job import UNSUSPEND, JobLike, Manifest
-from rackgate.jobframework.injection import StartConflict, remove_injection_ops, start_ops
-from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
+from rackgate.jobframework.injection import (
+    StartConflict,
+    StopPhase,
+    remove_injection_ops,
+    start_ops,
+)
+from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer, value_test
 from rackgate.jobframework.managed import maximum_execution_time, with_defaults
 from rackgate.jobframework.podsets import pods_without_gate, podsets_differ
 from rackgate.jobframework.registry import kind_of
@@ -28,6 +33,8 @@ _ELASTIC_ANNOTATION_PATH: Final = "/metadata/annotations" + pointer(names.ELASTI
 
 _DONE_PODS_PATH: Final = "/metadata/annotations" + pointer(names.GANG_DONE_PODS_ANNOTATION)
 _NESTING_ANNOTATION_PATH: Final = "/metadata/annotations" + pointer(names.GANG_NESTING_ANNOTATION)
+
+STILL_SUSPENDED: Final = value_test("/spec/suspend", value=True)
 
 # On jobs.
 
@@ -93,6 +100,18 @@ def _injection_ops(
     if isinstance(podset_infos, StartConflict):
         return podset_infos
     return start_ops(templates, podset_infos, workload=workload.metadata.name)
+
+
+def stop_tests(job: JobLike, phase: StopPhase) -> list[JsonPatchOp]:
+    """Tests of what a write of a stop depends on: all else may change until it is made.
+
+    A version would be too much. A user who keeps changing a job would keep its quota.
+    """
+    if phase is StopPhase.SUSPEND:
+        return []
+    kind = kind_of(job)
+    templates = kind.templates(kind.manifest(job))
+    return [STILL_SUSPENDED, *(test for one in templates for test in one.tests)]
 
 
 def remove_creation_injection_ops(job: JobLike) -> list[JsonPatchOp]:

@@ -24,7 +24,7 @@ from rackgate.api.names import (
 )
 from rackgate.jobframework.generic_job import JobLike, StaleChildJob
 from rackgate.jobframework.injection import StopAction, StopPhase
-from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.jsonpatch import JsonPatchOp, value_test
 from rackgate.jobframework.podsets import (
     admitted_podsets_differ,
     has_topology,
@@ -339,7 +339,9 @@ def plan_unmanaged_job(job: JobLike, workload: Workload, job_state: JobState) ->
         return _stop_job(job_state, why)
     operations = remove_creation_injection_ops(job)
     if operations:
-        return StopJob(StopAction(StopPhase.RESTORE, operations), why)
+        # The change that gives it a queue again also injects them again, into its spec.
+        same_spec = value_test("/metadata/generation", job.metadata.generation)
+        return StopJob(StopAction(StopPhase.RESTORE, [same_spec, *operations]), why)
     return (
         RestoreChildJobs(job_state.stale_child_jobs, why)
         if job_state.stale_child_jobs
@@ -474,7 +476,7 @@ def _plan_deleted_workload(job: JobLike, workload: Workload, job_state: JobState
     over = job_state.finished is not None or job.metadata.deletion_timestamp is not None
     if over and job_state.live_pods:
         return _keep_until_pods_are_gone(job, workload, job_state.live_pods)
-    if over or job_state.stopped:
+    if over or not job_state.holds_quota:
         return ReleaseFinalizer(workload)
     return _stop_job(job_state, "its Workload was deleted")
 
@@ -540,7 +542,7 @@ def _is_backoff_over(workload: Workload, requeue_in_s: float | None) -> bool:
 
 
 def _plan_evicted(workload: Workload, job_state: JobState) -> Action:
-    if not job_state.stopped:
+    if job_state.holds_quota:
         evicted = workload.condition(WorkloadCondition.EVICTED)
         why = evicted.message if evicted is not None else "evicted"
         return _stop_job(job_state, why, workload.metadata.name)

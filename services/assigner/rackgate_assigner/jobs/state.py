@@ -126,6 +126,7 @@ class JobState:
         done_pods: pods that child Jobs have done and do not create again, whether or not
             `reclaimable_pods` counts them. Only of PodSets whose pods are in gangs.
         live_pods: pods whose quota is kept until they are gone, including terminating ones.
+        pods_gone: the job is suspended and has no pods, and its status did not say so in time.
         beyond_admission: pods that run beyond those admitted, in PodSets where no gate holds them.
         gang: the Workload of gangs of its pods.
         gang_check: why the pods of its gangs are to be read now; None if they need not be.
@@ -155,6 +156,7 @@ class JobState:
     reclaimable_pods: Mapping[str, int] = field(default_factory=dict)
     done_pods: DonePods = field(default_factory=dict)
     live_pods: int = 0
+    pods_gone: bool = False
     beyond_admission: int = 0
     gang: JobGang = NO_GANG
     gang_check: GangCheck | None = None
@@ -166,6 +168,11 @@ class JobState:
     def inactive(self) -> bool:
         """Whether the job is suspended and has no running pods: its templates may be written."""
         return self.stop.phase in (StopPhase.RESTORE, StopPhase.DONE)
+
+    @property
+    def holds_quota(self) -> bool:
+        """Whether its Workload keeps its quota, if the job must stop."""
+        return not (self.stopped or self.pods_gone)
 
     @property
     def stopped(self) -> bool:

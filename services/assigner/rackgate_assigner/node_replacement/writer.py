@@ -27,10 +27,11 @@ from rackgate_assigner.workload.decisions import Assignment
 from rackgate_assigner.workload.status import (
     admission_with_topology,
     current_admission,
+    decode_workload,
     path_of,
     status_body,
 )
-from rackgate_assigner.workload.writer import apply_status, decode_workload, listed_conditions
+from rackgate_assigner.workload.writer import apply_status, listed_conditions
 
 log = structlog.get_logger()
 

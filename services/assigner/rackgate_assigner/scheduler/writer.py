@@ -3,6 +3,10 @@
 Every apply has `metadata.resourceVersion`, so a decision is never written to an object that has
 changed, and every apply is complete for its field manager (see `conditions`). Fields that an apply
 omits and another manager owns, too, are removed by a second write.
+
+A user can change a Workload faster than it can be read and written: then an eviction would never
+be written. So after a conflict all but admissions are written again, bound to what they depend on
+instead of a version: a status to the status that was decided on (ADR 75).
 """
 
 from __future__ import annotations
@@ -23,9 +27,15 @@ from rackgate.api.names import (
 )
 from rackgate.api.resources import WORKLOADS
 from rackgate.api.timestamps import parse_rfc3339, rfc3339
-from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
+from rackgate.installation.uninstall import remove_finalizer_patch
+from rackgate.jobframework.jsonpatch import (
+    JsonPatchOp,
+    value_test,
+    with_preconditions,
+    with_tests,
+)
 from rackgate.kube.client import Client, PatchType
-from rackgate.kube.errors import KubeError, NotFoundError, UnprocessableError
+from rackgate.kube.errors import ConflictError, KubeError, NotFoundError, UnprocessableError
 from rackgate.runtime import clock
 from rackgate.wire.core import Meta, View
 from rackgate.wire.kueue import (
@@ -40,6 +50,7 @@ from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.workload import admission_checks, conditions
 from rackgate_assigner.workload.conditions import ADMISSION_TYPES, JOB_TYPES, Change
 from rackgate_assigner.workload.decisions import Assignment
+from rackgate_assigner.workload.newer_version import status_ops, unchanged_tests
 from rackgate_assigner.workload.status import (
     NO_REQUEUE,
     admission_of,
@@ -47,12 +58,13 @@ from rackgate_assigner.workload.status import (
     conditions_body,
     count_eviction,
     current_admission,
+    decode_workload,
     leftover_ops,
     path_of,
     reclaimable_body,
     status_body,
 )
-from rackgate_assigner.workload.writer import apply_status, decode_workload, listed_conditions
+from rackgate_assigner.workload.writer import apply_status, listed_conditions
 
 log = structlog.get_logger()
 
@@ -271,8 +283,7 @@ class WorkloadWriter:
         if conditions.differs(workload.status.conditions, changes):
             listed = self._listed(workload, changes)
             answer = await self._apply(self._admission, workload, listed, None)
-        ops: list[JsonPatchOp] = [{"op": "add", "path": "/spec/active", "value": False}]
-        await self.patch(answer, ops, client=self._admission)
+        await self._set_inactive(answer)
         log.info("workload_deactivated", workload=workload.metadata.key, reason=reason)
         self._report.workload(workload, f"EvictedDueTo{changes[2].reason}", message, warning=True)
 
@@ -290,10 +301,24 @@ class WorkloadWriter:
             listed = self._listed(workload, changes)
             admission = current_admission(workload)
             answer = await self._apply(self._admission, workload, listed, admission)
-        ops: list[JsonPatchOp] = [{"op": "add", "path": "/spec/active", "value": False}]
-        answer = await self.patch(answer, ops, client=self._admission)
+        answer = await self._set_inactive(answer)
         log.info("workload_deactivated", workload=workload.metadata.key, reason=cause)
         return answer
+
+    async def _set_inactive(self, workload: Workload) -> Workload:
+        """Set `spec.active` to false, if the cause is still in the status."""
+        tests = [
+            value_test(f"/status/conditions/{index}/{field}", value)
+            for index, found in enumerate(workload.status.conditions)
+            if found.type == WorkloadCondition.DEACTIVATION_TARGET
+            for field, value in (("type", found.type), ("status", found.status))
+        ]
+        ops: list[JsonPatchOp] = [{"op": "add", "path": "/spec/active", "value": False}]
+        body = with_tests(ops, uid=workload.metadata.uid, tests=tests)
+        encoded = msgspec.json.encode(body)
+        return decode_workload(
+            await self._admission.patch(path_of(workload), encoded, PatchType.JSON)
+        )
 
     def report_rejected(self, workload: Workload, error: KubeError) -> None:
         """Report why the API server, or a policy, rejected a write; it is repeated."""
@@ -491,13 +516,24 @@ class WorkloadWriter:
         return True
 
     async def patch(
-        self, workload: Workload, ops: Iterable[JsonPatchOp], *, client: Client | None = None
+        self, workload: Workload, ops: Sequence[JsonPatchOp], *, client: Client | None = None
     ) -> Workload:
-        """JSON patch on the Workload itself, bound to uid and version; returns the result."""
-        meta = workload.metadata
+        """JSON patch on the Workload itself, bound to uid and version; returns the result.
+
+        To a newer version it is bound by what it may depend on, see `_read_again`.
+        """
+        meta, path = workload.metadata, path_of(workload)
         body = with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)
         sender = client or self._jobs
-        answer = await sender.patch(path_of(workload), msgspec.json.encode(body), PatchType.JSON)
+        try:
+            answer = await sender.patch(path, msgspec.json.encode(body), PatchType.JSON)
+        except UnprocessableError as error:
+            newer = await self._read_again(sender, workload, error)
+            tests = unchanged_tests(workload, newer, ops)
+            if not tests:
+                raise
+            body = with_tests(ops, uid=meta.uid, tests=tests)
+            answer = await sender.patch(path, msgspec.json.encode(body), PatchType.JSON)
         return decode_workload(answer)
 
     async def create(self, body: dict[str, Any]) -> None:
@@ -521,11 +557,12 @@ class WorkloadWriter:
         return kept if kept.uid == workload.metadata.uid else workload.metadata
 
     async def release_finalizer(self, workload: Workload) -> None:
-        """Remove our finalizer; the Workload may already be deleted."""
-        index = workload.metadata.finalizers.index(names.IN_USE_FINALIZER)
-        ops: list[JsonPatchOp] = [{"op": "remove", "path": f"/metadata/finalizers/{index}"}]
+        """Remove our finalizer in any version; the Workload may already be deleted."""
+        body = remove_finalizer_patch(workload.metadata, names.IN_USE_FINALIZER)
+        if body is None:
+            return
         try:
-            await self.patch(workload, ops)
+            await self._jobs.patch(path_of(workload), body, PatchType.JSON)
         except NotFoundError:
             return
 
@@ -609,6 +646,8 @@ class WorkloadWriter:
         path = path_of(workload, "status")
         try:
             answer = decode_workload(await client.apply(path, body, manager))
+        except ConflictError as error:
+            return await self._write_to_newer_version(client, workload, body, manager, error)
         except UnprocessableError:
             # If another manager has applied a condition with another status, the apply would leave
             # only its type. So a condition that is to be removed is applied again, then removed.
@@ -623,6 +662,46 @@ class WorkloadWriter:
             answer = decode_workload(await client.apply(path, body, manager))
         ops = leftovers(answer)
         return await self._remove_foreign_fields(client, answer, ops) if ops else answer
+
+    async def _write_to_newer_version(
+        self,
+        client: Client,
+        workload: Workload,
+        body: bytes,
+        manager: FieldManager,
+        conflict: ConflictError,
+    ) -> Workload:
+        """Write a status to a newer version, if that has the status that was decided on.
+
+        A status and the rest of an object are independent: what its users have changed is as if
+        they had changed it afterwards. The write is bound to the status alone, because they may
+        go on faster than a version can be read and written.
+
+        Args:
+            client: sends it.
+            workload: as decided on.
+            body: the apply that met another version.
+            manager: of the apply.
+            conflict: raised if the status is another one.
+        """
+        raw = await self._read_again(client, workload, conflict)
+        ops = status_ops(workload, raw, body, manager)
+        if not ops:
+            raise conflict
+        patch = with_tests(ops, uid=workload.metadata.uid)
+        path, params = path_of(workload, "status"), {"fieldManager": str(manager)}
+        try:
+            answer = await client.patch(path, msgspec.json.encode(patch), PatchType.JSON, params)
+        except UnprocessableError:
+            raise conflict from None
+        return decode_workload(answer)
+
+    async def _read_again(self, client: Client, workload: Workload, rejection: KubeError) -> bytes:
+        """A Workload as stored now, as JSON; without one, the rejection of the write is raised."""
+        try:
+            return await client.get(path_of(workload))
+        except NotFoundError:
+            raise rejection from None
 
     async def _remove_foreign_fields(
         self, client: Client, stored: Workload, ops: Sequence[JsonPatchOp]

@@ -12,6 +12,7 @@ from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.resources.quantity import format_amount
 from rackgate.topology.assignment import encode
 from rackgate.wire.core import Meta
+from rackgate.wire.depth import tolerant
 from rackgate.wire.kueue import (
     AdmissionCheckState,
     EvictionCount,
@@ -21,6 +22,9 @@ from rackgate.wire.kueue import (
     Workload,
 )
 from rackgate_assigner.workload.decisions import Assignment
+
+# The response to a read or a write.
+decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
 
 NO_REQUEUE: Final = RequeueState()
 NO_STATS: Final = SchedulingStats()

@@ -8,20 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import msgspec
-
 from rackgate.api.names import FieldManager
 from rackgate.api.timestamps import rfc3339
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ConflictError
 from rackgate.runtime import clock
-from rackgate.wire.depth import tolerant
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload.conditions import Change
-from rackgate_assigner.workload.status import path_of
-
-decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
+from rackgate_assigner.workload.status import decode_workload, path_of
 
 
 def listed_conditions(

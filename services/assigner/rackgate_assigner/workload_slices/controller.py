@@ -10,6 +10,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -273,7 +274,8 @@ class SliceController:
     def _slice_writes(self, state: _ResizeState) -> list[Awaitable[None]]:
         plan, parent = state.plan, state.parent
         writes = [self._create(parent, new) for new in plan.create]
-        for pieces, write in ((plan.delete, self._delete), (plan.release, self._remove_finalizer)):
+        delete = partial(self._delete, in_any_version=plan.no_slice_is_needed)
+        for pieces, write in ((plan.delete, delete), (plan.release, self._remove_finalizer)):
             # A created slice that is not in the watch yet is handled later.
             seen = [state.slices[piece.name] for piece in pieces if piece.name in state.slices]
             writes += [write(piece) for piece in seen]
@@ -299,9 +301,9 @@ class SliceController:
             note = f'the name "{new.name}" of a slice belongs to another Workload'
             self._jobs.report_event(parent, "ErrWorkloadCompose", note, warning=True)
 
-    async def _delete(self, piece: Workload) -> None:
+    async def _delete(self, piece: Workload, *, in_any_version: bool) -> None:
         if not self._assumed_writes.is_stale(WORKLOADS.kind, piece.metadata):
-            await self._writer.delete(piece)
+            await self._writer.delete(piece, in_any_version=in_any_version)
             self._written(piece, _NEWER_THAN_JUDGED)
 
     async def _add_finalizer(self, piece: Workload, ops: Sequence[JsonPatchOp]) -> None:
@@ -324,7 +326,7 @@ class SliceController:
             self.queue.add_later(key, POLL_S)
         await _all(
             [
-                self._delete(piece)
+                self._delete(piece, in_any_version=True)
                 if piece.metadata.deletion_timestamp is None
                 else self._remove_finalizer(piece)
                 for piece in gone

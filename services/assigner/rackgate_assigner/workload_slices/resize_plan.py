@@ -25,6 +25,10 @@ from rackgate_assigner.workload_slices.model import NewSlice, Parent, Phase, Sli
 BATCH: Final = 64
 
 
+# Phases in which a parent needs no slice.
+_ENDED: Final = (Phase.IDLE, Phase.FINISHED)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Writes that may be sent together; each is about another object.
@@ -33,9 +37,10 @@ class Plan:
         merge: the status of the parent.
         count_updates: counts of `spec.podSets` by name, for a parent whose status needs no write.
         create: slices to create.
-        delete: slices to delete, bound to the version seen: if one was admitted meanwhile, it is
-            planned again.
+        delete: slices to delete.
         release: slices that are being deleted and lose their finalizer.
+        no_slice_is_needed: also one that was admitted meanwhile is deleted. Otherwise the deletion
+            is bound to the version seen, and such a slice is planned again.
     """
 
     merge: ParentUpdate | None = None
@@ -43,11 +48,12 @@ class Plan:
     create: tuple[NewSlice, ...] = ()
     delete: tuple[Slice, ...] = ()
     release: tuple[Slice, ...] = ()
+    no_slice_is_needed: bool = False
 
     @property
     def empty(self) -> bool:
         """Whether nothing is left to do."""
-        return self == Plan()
+        return self == Plan(no_slice_is_needed=self.no_slice_is_needed)
 
 
 def plan_resize(
@@ -81,6 +87,7 @@ def plan_resize(
             if piece.uid in deletable and _should_delete(piece, parent, surplus)
         ),
         release=tuple(piece for piece in slices if piece.deleting and piece.uid in deletable),
+        no_slice_is_needed=parent.phase in _ENDED,
     )
 
 
@@ -154,7 +161,7 @@ def _new_slices(
 
 def _deletable_uids(parent: Parent, slices: Sequence[Slice]) -> set[str]:
     """Uids of slices without an assignment that counts."""
-    if parent.phase in (Phase.IDLE, Phase.FINISHED):
+    if parent.phase in _ENDED:
         return {piece.uid for piece in slices}
     merged = {entry.uid for entry in parent.merged}
     return {piece.uid for piece in slices if piece.assignment is None or piece.uid in merged}

@@ -1,12 +1,12 @@
 """Writes of a resize: the parent's status and counts, its condition, and its slices.
 
-All methods raise `KubeError` when the API server rejects a write, and all but `create` are bound to
-one version.
+All methods raise `KubeError` when the API server rejects a write. All but `create` and the deletion
+of slices that no parent needs are bound to one version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import structlog
@@ -23,10 +23,11 @@ from rackgate_assigner.workload.conditions import ADMISSION_TYPES, SLICE_TYPES, 
 from rackgate_assigner.workload.status import (
     admission_of,
     conditions_body,
+    decode_workload,
     path_of,
     status_body,
 )
-from rackgate_assigner.workload.writer import decode_workload, listed_conditions
+from rackgate_assigner.workload.writer import listed_conditions
 from rackgate_assigner.workload_slices.merge_plan import ParentUpdate
 from rackgate_assigner.workload_slices.model import NewSlice, slice_body
 from rackgate_assigner.workload_slices.resize_plan import Progress
@@ -85,17 +86,19 @@ class SliceWriter:
             return owner is not None and owner.uid == parent.metadata.uid
         return True
 
-    async def delete(self, piece: Workload) -> None:
-        """Delete a slice in this version: one that was admitted meanwhile stays."""
+    async def delete(self, piece: Workload, *, in_any_version: bool) -> None:
+        """Delete a slice: also one that was admitted meanwhile, or only in this version."""
         meta = piece.metadata
-        wanted = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        wanted = {"uid": meta.uid}
+        if not in_any_version:
+            wanted["resourceVersion"] = meta.resource_version
         body = msgspec.json.encode({"preconditions": wanted})
         try:
             await self._client.delete(path_of(piece), body)
         except NotFoundError:
             return
 
-    async def add_finalizer(self, piece: Workload, ops: Iterable[JsonPatchOp]) -> Workload:
+    async def add_finalizer(self, piece: Workload, ops: Sequence[JsonPatchOp]) -> Workload:
         """Add the finalizer to a slice that has lost it; returns the result."""
         return await self._writer.patch(piece, ops)
 

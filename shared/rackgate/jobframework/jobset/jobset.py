@@ -29,6 +29,7 @@ from rackgate.jobframework.job.batch_job import (
     stopping_pods,
 )
 from rackgate.jobframework.jobset.wire import JobSet, ReplicatedJobStatus
+from rackgate.jobframework.jsonpatch import name_tests
 from rackgate.jobframework.podsets import (
     GANG,
     MAX_PODSETS,
@@ -95,6 +96,7 @@ class JobSetJob(GenericJob[JobSet]):
                 path=f"spec.replicatedJobs[{index}].template.spec.template",
                 pointer=f"/spec/replicatedJobs/{index}/template/spec/template",
                 template=_pod_template(replicated, index),
+                tests=name_tests(f"/spec/replicatedJobs/{index}/name", name),
             )
             for index, name, replicated in _replicated_jobs(manifest)
         ]

@@ -25,6 +25,7 @@ from rackgate.features import Features
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import GenericJob, Manifest, RequestedCount, TemplateEdits
 from rackgate.jobframework.injection import PodTemplate
+from rackgate.jobframework.jsonpatch import name_tests
 from rackgate.jobframework.podsets import (
     MAX_PODSETS,
     counts_of,
@@ -125,6 +126,7 @@ class RayClusterJob(GenericJob[RayCluster]):
                     f"/spec/workerGroupSpecs/{index}/template",
                     validated_template(section(group, "template", path), f"{path}.template"),
                     elastic,
+                    name_tests(f"/spec/workerGroupSpecs/{index}/groupName", name),
                 )
             )
         return pod_templates

@@ -116,7 +116,8 @@ class RayJobJob(GenericJob[RayJob]):
             replace(
                 one,
                 path=f"{_CLUSTER_PATH}.{one.path.removeprefix(_IN_SPEC)}",
-                pointer=f"/spec/rayClusterSpec/{one.pointer.removeprefix('/spec/')}",
+                pointer=_pointer_in_job(one.pointer),
+                tests=tuple({**test, "path": _pointer_in_job(test["path"])} for test in one.tests),
             )
             for one in _CLUSTER.templates(_cluster(manifest))
         ]
@@ -245,6 +246,11 @@ def _has_submitter(manifest: Manifest) -> bool:
 def _mode(manifest: Manifest) -> str:
     """How KubeRay submits the entrypoint."""
     return str(section(manifest, "spec").get("submissionMode") or _K8S_JOB_MODE)
+
+
+def _pointer_in_job(pointer: str) -> str:
+    """Where a field of a RayCluster is in the RayJob, both as JSON pointers."""
+    return f"/spec/rayClusterSpec/{pointer.removeprefix('/spec/')}"
 
 
 def _cluster(manifest: Manifest) -> Manifest:

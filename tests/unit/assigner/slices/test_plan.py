@@ -191,7 +191,9 @@ def test_an_evicted_parent_takes_its_slices_in_and_admits_nothing() -> None:
 def test_slices_of_a_parent_that_holds_nothing_go_whatever_they_hold(phase: Phase) -> None:
     slices = [admitted(0), waiting(1), admitted(2, deleting=True)]
     plan = plan_resize(asked(9), parent(2, phase=phase), slices)
-    assert plan == Plan(delete=(admitted(0), waiting(1)), release=(slices[2],))
+    deleted = (admitted(0), waiting(1))
+    assert plan == Plan(delete=deleted, release=(slices[2],), no_slice_is_needed=True)
+    assert not plan_resize(asked(1), parent(2), [waiting(1)]).no_slice_is_needed
 
 
 def test_a_slice_deleted_by_hand_keeps_its_place_until_its_parent_has_it() -> None:

@@ -1,4 +1,8 @@
-"""Writes on plain pods: start, stop, release and delete, bound to the version that was read."""
+"""Writes on plain pods: start, stop, release and delete.
+
+A start, and the deletion of a surplus pod, are bound to the version that was read. A pod that was
+started under an admission that ended is deleted whatever else changes in it.
+"""
 
 from __future__ import annotations
 
@@ -90,11 +94,12 @@ class PodGroupWriter:
 
     async def stop(self, group: PodGroup) -> int:
         """Delete the pods that run; how many."""
-        return await self._delete(pods_to_stop(group))
+        return await self._delete(pods_to_stop(group), in_any_version=True)
 
     async def delete(self, group: PodGroup) -> int:
         """Delete all its pods; how many."""
-        return await self._delete([pod for pod in group.pods if not pod.terminating])
+        pods = [pod for pod in group.pods if not pod.terminating]
+        return await self._delete(pods, in_any_version=True)
 
     async def tidy(self, group: PodGroup, workload: Workload | None) -> list[GroupPod]:
         """Delete surplus pods, and release those that need not be kept; the surplus pods."""
@@ -142,13 +147,17 @@ class PodGroupWriter:
         pages = self._client.list_pages(PODS.path(namespace), {"labelSelector": selector})
         return [decode_group_pod(raw) async for page in pages for raw in page_items(page)]
 
-    async def _delete(self, pods: Sequence[GroupPod]) -> int:
-        await _concurrently([partial(self._delete_pod, pod) for pod in pods])
+    async def _delete(self, pods: Sequence[GroupPod], *, in_any_version: bool = False) -> int:
+        delete = partial(self._delete_pod, in_any_version=in_any_version)
+        await _concurrently([partial(delete, pod) for pod in pods])
         return len(pods)
 
-    async def _delete_pod(self, pod: GroupPod) -> None:
+    async def _delete_pod(self, pod: GroupPod, *, in_any_version: bool) -> None:
         meta = pod.metadata
-        options = {"preconditions": {"uid": meta.uid, "resourceVersion": meta.resource_version}}
+        wanted = {"uid": meta.uid}
+        if not in_any_version:
+            wanted["resourceVersion"] = meta.resource_version
+        options = {"preconditions": wanted}
         path = PODS.path(meta.namespace, meta.name)
         try:
             answer = await self._client.delete(path, msgspec.json.encode(options))
