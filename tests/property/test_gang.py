@@ -14,6 +14,7 @@ from rackgate.gang.describe import describe
 from rackgate.gang.forms.collapse import collapse
 from rackgate.gang.forms.expand import expand, quote_off
 from rackgate.gang.levels import DEFAULT_NAMES, groups_of
+from rackgate.gang.membership import NAME_LABELS, Parts, part_of
 from rackgate.gang.shape import shape_of
 from rackgate.gang.validation import errors_of
 
@@ -202,3 +203,26 @@ def test_whatever_is_written_is_judged_and_what_passes_can_be_described(spec: An
     if errors_of(spec, rev_n=True) == []:
         assert errors_of(expand(spec), rev_n=True) == []
         assert describe("w", spec)
+
+
+POD_LABELS = st.fixed_dictionaries(
+    {},
+    optional={
+        **{label: st.sampled_from(("v0", "w1", "v2", "other")) for label in LABELS},
+        **{label: st.sampled_from(("a", "b", *DEFAULT_NAMES.values())) for label in NAME_LABELS},
+        "example.com/replica": st.sampled_from(("0", "1")),
+        "leaderworkerset.sigs.k8s.io/group-key": st.sampled_from(("x", "y")),
+        "example.com/any": st.sampled_from(("1", "2")),
+    },
+)
+
+
+@pytest.mark.requirement("GNG-07")
+@FILTERED
+@given(specs(), st.lists(POD_LABELS, min_size=2, max_size=8))
+def test_a_part_that_is_looked_up_once_is_that_of_each_pod(
+    spec: Spec, pods: list[dict[str, str]]
+) -> None:
+    canonical = expand(spec)
+    parts = Parts(canonical)
+    assert [parts.of(labels) for labels in pods] == [part_of(canonical, one) for one in pods]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from rackgate.api.names import (
     GANG_PART_LABEL,
@@ -74,8 +74,7 @@ class Mismatch(StrEnum):
     NOT_HELD = "NotHeld"
 
 
-@dataclass(frozen=True, slots=True)
-class GangKey:
+class GangKey(NamedTuple):
     """One gang: one gang group, of one replica if the workload has replicated gangs."""
 
     group: str
@@ -132,6 +131,39 @@ def part_of(canonical: Object, labels: Mapping[str, str]) -> Part | Mismatch:
         None if ranked is None else str(ranked["name"]),
         None if equal is None else str(equal["name"]),
     )
+
+
+class Parts:
+    """The parts of many pods: each is looked up once for all that agree in the labels that decide.
+
+    A hot path: it runs for each pod of a gang when one of them arrives.
+    """
+
+    def __init__(self, canonical: Object) -> None:
+        """Of one expanded spec."""
+        self._canonical = canonical
+        self._labels = _deciding_labels(canonical)
+        self._known: dict[tuple[str | None, ...], Part | Mismatch] = {}
+
+    def of(self, labels: Mapping[str, str]) -> Part | Mismatch:
+        """As `part_of`."""
+        values = tuple(map(labels.get, self._labels))
+        part = self._known.get(values)
+        if part is None:
+            part = self._known[values] = part_of(self._canonical, labels)
+        return part
+
+
+def _deciding_labels(canonical: Object) -> tuple[str, ...]:
+    """The labels that `part_of` reads."""
+    gang_groups = canonical["gangGroups"]
+    ranked_groups = [one for group in gang_groups for one in group["rankedGroups"]]
+    eq_groups = [one for group in ranked_groups for one in group["eqGroups"]]
+    groups = (*gang_groups, *ranked_groups, *eq_groups)
+    keys = {str(group["selector"]["key"]) for group in groups if "selector" in group}
+    if key := replica_key(canonical):
+        keys.add(key)
+    return (*NAME_LABELS, *sorted(keys))
 
 
 def gang_of_podset(canonical: Object, podset: str) -> GangKey | None:

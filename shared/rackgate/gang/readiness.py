@@ -23,10 +23,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from rackgate.gang.levels import Object, upper_bound
-from rackgate.gang.membership import GangKey, Mismatch, gang_of_podset, part_of
+from rackgate.gang.membership import GangKey, Mismatch, Parts, gang_of_podset
 
 _SHOWN_PODS: Final = 5
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -42,8 +42,7 @@ class Waiting(StrEnum):
     WAITING_FOR_PLACEMENT = "WaitingForPlacement"
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One pod that names the Workload of gangs and is not being deleted.
 
     Attributes:
@@ -157,17 +156,20 @@ def gangs_of(
     groups = {str(group["name"]): group for group in canonical["gangGroups"]}
     states: dict[GangKey, GangState] = {}
     unmatched: list[tuple[Member, Mismatch]] = []
+    parts = Parts(canonical)
     for member in members:
-        part = part_of(canonical, member.labels)
+        part = parts.of(member.labels)
         if isinstance(part, Mismatch):
             unmatched.append((member, part))
             continue
-        if part.gang not in states:
+        state = states.get(part.gang)
+        if state is None:
             group = groups[part.gang.group]
-            states[part.gang] = GangState(part.gang, least_of(group), upper_bound(group))
-        states[part.gang].members.append(member)
+            state = GangState(part.gang, least_of(group), upper_bound(group))
+            states[part.gang] = state
+        state.members.append(member)
     for member in ended:
-        part = part_of(canonical, member.labels)
+        part = parts.of(member.labels)
         if not isinstance(part, Mismatch) and part.gang in states:
             states[part.gang].started.add(member.run)
     for podset, count in gone.items():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rackgate.gang.forms.expand import expand
-from rackgate.gang.membership import GangKey, Mismatch, Part, part_of, replica_key
+from rackgate.gang.membership import GangKey, Mismatch, Part, Parts, part_of, replica_key
 from rackgate.gang.readiness import Member, gangs_of
 from rackgate.gang.topology_requests import GangPodSet, topology_requests
 from tests.support.gang_cases import rev_n_specs
@@ -102,6 +102,22 @@ def test_the_replica_key_of_a_leader_worker_set_is_known() -> None:
     )
     assert replica_key(spec) == "leaderworkerset.sigs.k8s.io/group-key"
     assert replica_key(_spec(_group("gg"))) == ""
+
+
+@pytest.mark.requirement("GNG-07")
+def test_a_part_that_is_looked_up_once_is_that_of_each_pod() -> None:
+    spec = _spec(
+        _group("a", selector={"key": "role", "values": ["a"]}),
+        _group("rest"),
+        replicaMode="ReplicatedGangs",
+        replicaKey="replica",
+    )
+    parts = Parts(spec)
+    for role in ("a", "b"):
+        for replica in ("0", "1"):
+            labels = {"role": role, "replica": replica, "example.com/any": role + replica}
+            assert parts.of(labels) == part_of(spec, labels)
+    assert parts.of({"role": "a"}) is Mismatch.NO_REPLICA
 
 
 @pytest.mark.requirement("GNG-04")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,7 +58,7 @@ def test_a_gang_that_is_not_admitted_waits() -> None:
 
 def test_a_gate_of_another_owner_on_one_pod_holds_all() -> None:
     pods = _pods(3)
-    pods[1] = replace(pods[1], foreign_gates=("example.com/data",))
+    pods[1] = pods[1]._replace(foreign_gates=("example.com/data",))
     found = _gangs(pods)
     assert found.releasable() == frozenset()
     assert found.states[0].waiting is Waiting.FOREIGN_GATE
@@ -78,20 +77,20 @@ def test_every_pod_needs_a_domain() -> None:
 def test_the_first_released_pod_lets_the_rest_of_its_run_follow(left: int) -> None:
     """A process that died between two patches is followed by one that finishes the gang."""
     pods = _pods(3)
-    pods[0] = replace(pods[0], gated=False, run=RUN)
+    pods[0] = pods[0]._replace(gated=False, run=RUN)
     kept = pods[: 1 + left]
     assert _gangs(kept).releasable() == {pod.uid for pod in kept[1:]}
 
 
 def test_a_pod_of_an_earlier_run_decides_nothing() -> None:
     pods = _pods(2)
-    pods[0] = replace(pods[0], gated=False, run="earlier")
+    pods[0] = pods[0]._replace(gated=False, run="earlier")
     assert _gangs(pods).releasable() == frozenset()
 
 
 def test_pods_of_an_earlier_run_that_still_run_take_no_place_under_the_maximum() -> None:
     spec = expand({"gangGroups": [{"name": "gg", "minCount": 2, "maxCount": 3}]})
-    old = [replace(pod, uid=f"old{pod.uid}", gated=False, run="earlier") for pod in _pods(3)]
+    old = [pod._replace(uid=f"old{pod.uid}", gated=False, run="earlier") for pod in _pods(3)]
     found = _gangs([*old, *_pods(1)], spec)
     assert found.states[0].message == "1 of 2 pods of gang gg exist"
     found = _gangs([*old, *_pods(3)], spec)
@@ -102,7 +101,7 @@ def test_pods_of_an_earlier_run_that_still_run_take_no_place_under_the_maximum()
 def test_pods_above_the_maximum_stay_gated_and_those_with_a_domain_go_first() -> None:
     spec = expand({"gangGroups": [{"name": "gg", "minCount": 2, "maxCount": 3}]})
     pods = _pods(5)
-    pods[4] = replace(pods[4], gated=False, run=RUN)
+    pods[4] = pods[4]._replace(gated=False, run=RUN)
     found = _gangs(pods, spec, assigned={"2", "3"})
     assert found.releasable() == {"2", "3"}
     assert {pod.uid for pod, why in found.unmatched if why is Mismatch.TOO_MANY_PODS} == {"0", "1"}
@@ -110,7 +109,7 @@ def test_pods_above_the_maximum_stay_gated_and_those_with_a_domain_go_first() ->
 
 def test_succeeded_pods_count_as_present() -> None:
     pods = _pods(3)
-    pods[0] = replace(pods[0], succeeded=True)
+    pods[0] = pods[0]._replace(succeeded=True)
     found = _gangs(pods, assigned={"1", "2"})
     assert found.releasable() >= {"1", "2"}
     assert found.states[0].bound == 1
@@ -133,9 +132,9 @@ def test_a_pod_that_ended_in_this_run_shows_that_its_gang_has_started() -> None:
     found = _gangs(_pods(1), ended=ended)
     assert found.releasable() == {"0"}
     assert found.states[0].members == _pods(1), "it does not count"
-    earlier = [replace(pod, run="earlier") for pod in ended]
+    earlier = [pod._replace(run="earlier") for pod in ended]
     assert _gangs(_pods(1), ended=earlier).releasable() == frozenset()
-    of_other = [replace(pod, labels={"role": "a"}) for pod in ended]
+    of_other = [pod._replace(labels={"role": "a"}) for pod in ended]
     both = [*_pods(1, role="a"), *_pods(1, role="b")]
     assert _gangs(both, TWO_GANGS, ended=of_other).releasable() == {"a0"} | (
         _gangs(both, TWO_GANGS).releasable()
@@ -156,7 +155,7 @@ def test_pods_that_are_gone_count_only_in_a_gang_that_has_all_pods_of_their_pods
     assert _gangs(_pods(1, role="b"), rest, gone={"main": 1}).releasable() == frozenset()
     groups = [{"name": "a", "minCount": 2}, {"name": "b", "minCount": 2}]
     by_name = expand({"gangGroups": groups})
-    one = [replace(pod, labels={REPLICATED_JOB_LABEL: "a"}) for pod in _pods(1)]
+    one = [pod._replace(labels={REPLICATED_JOB_LABEL: "a"}) for pod in _pods(1)]
     assert _gangs(one, by_name, gone={"a": 1}).releasable() == {"0"}
     assert _gangs(one, by_name, gone={"b": 1}).releasable() == frozenset()
 

@@ -230,14 +230,14 @@ def _gangs(canonical: Object, use: Use) -> tuple[tuple[GangState, ...], list[str
     ]
     probes = [Member(one.name, one.name, one.labels, gated=True) for one in use.podsets]
     found: Gangs = gangs_of(canonical, members, run=run, assigned=())
-    unmatched = gangs_of(canonical, probes, run=run, assigned=()).unmatched
+    probed = gangs_of(canonical, probes, run=run, assigned=())
     seen = {state.key.group for state in found.states}
     absent = tuple(
         GangState(state.key, state.min_count)
-        for state in gangs_of(canonical, probes, run=run, assigned=()).states
+        for state in probed.states
         if state.key.group not in seen
     )
-    return (*found.states, *absent), [member.name for member, _ in unmatched]
+    return (*found.states, *absent), [member.name for member, _ in probed.unmatched]
 
 
 def _present(use: Use, podset: GangPodSet) -> int:
