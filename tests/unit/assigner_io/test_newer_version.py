@@ -67,10 +67,10 @@ def apply(**status: Any) -> bytes:
 
 def written(newer: bytes, body: bytes, manager: FieldManager) -> Manifest:
     """The status that the operations write."""
-    test, add = status_ops(decided(), newer, body, manager)
+    test, write = status_ops(decided(), newer, body, manager)
     assert test == {"op": "test", "path": "/status", "value": json.loads(newer)["status"]}
-    assert (add["op"], add["path"]) == ("add", "/status")
-    found: Manifest = json.loads(msgspec.json.encode(add["value"]))
+    assert (write["op"], write["path"]) == ("replace", "/status")
+    found: Manifest = json.loads(msgspec.json.encode(write["value"]))
     return found
 
 
@@ -108,14 +108,16 @@ def test_another_status_and_another_object_are_left_alone(newer: bytes) -> None:
     assert status_ops(decided(), newer, body, FieldManager.ADMISSION) == []
 
 
-def test_a_workload_without_a_status_gets_one() -> None:
-    bare = json.loads(changed())
-    del bare["status"]
-    newer = msgspec.json.encode(bare)
-    (add,) = status_ops(
-        decode_workload(newer), newer, apply(conditions=[condition("Finished")]), FieldManager.JOB
-    )
-    assert add["value"] == {"conditions": [condition("Finished")]}
+@pytest.mark.parametrize("status", [None, {"conditions": [condition("QuotaReserved", "False")]}])
+def test_why_a_workload_is_pending_is_not_written_to_another_version(
+    status: Manifest | None,
+) -> None:
+    """It is about the spec; and that there is no status yet, no patch can test."""
+    pending = json.loads(changed())
+    pending["status"] = status
+    newer = msgspec.json.encode({key: value for key, value in pending.items() if value is not None})
+    body = apply(conditions=[condition("QuotaReserved", "False")])
+    assert status_ops(decode_workload(newer), newer, body, FieldManager.ADMISSION) == []
 
 
 OP = {"op": "add", "path": "/spec/priority", "value": 1}
@@ -141,6 +143,13 @@ def test_a_patch_is_bound_to_all_but_notes() -> None:
 )
 def test_a_patch_of_what_has_changed_is_not_repeated(newer: bytes) -> None:
     assert unchanged_tests(decided(), newer, [OP]) == []
+
+
+def test_a_patch_of_a_workload_that_may_get_quota_meanwhile_is_not_repeated() -> None:
+    bare = json.loads(changed())
+    del bare["status"]
+    newer = msgspec.json.encode(bare)
+    assert unchanged_tests(decode_workload(newer), newer, [OP]) == []
 
 
 def test_a_patch_does_not_replace_annotations_that_came_meanwhile() -> None:

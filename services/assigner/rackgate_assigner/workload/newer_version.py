@@ -8,8 +8,8 @@ API server allows. A write that is bound to a version would lose against that fo
 2. The write becomes a JSON patch whose `test`s hold for the values just read. The API server makes
    it on whatever version it has, and rejects it if one of these values is another one by then.
 
-A status depends on the status alone: it may be written before or after any change of the rest, and
-the object is the same.
+A status of a Workload with quota depends on the status alone: it may be written before or after any
+change of the rest, and the object is the same.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ def status_ops(
 ) -> list[JsonPatchOp]:
     """Operations that write a status to a newer version; none if its status is another one.
 
+    There are none for a Workload without quota, either: why it is pending depends on its spec. And
+    a status that does not exist yet cannot be tested for that.
+
     Args:
         workload: as decided on.
         newer: the version that the write met, as JSON.
@@ -56,16 +59,16 @@ def status_ops(
     live = decode_workload(newer)
     if live.metadata.uid != workload.metadata.uid or live.status != workload.status:
         return []
-    stored = msgspec.json.decode(newer).get("status")
+    if live.status.admission is None:
+        return []
+    stored = msgspec.json.decode(newer)["status"]
     desired = msgspec.json.decode(apply).get("status", {})
-    before = stored or {}
-    status = {key: value for key, value in before.items() if key not in _FIELDS[manager]}
+    status = {key: value for key, value in stored.items() if key not in _FIELDS[manager]}
     status.update(desired)
     status["conditions"] = _merged_conditions(
-        before.get("conditions", ()), desired.get("conditions", ()), _TYPES[manager]
+        stored.get("conditions", ()), desired.get("conditions", ()), _TYPES[manager]
     )
-    tests = [] if stored is None else [value_test("/status", stored)]
-    return [*tests, {"op": "add", "path": "/status", "value": status}]
+    return [value_test("/status", stored), {"op": "replace", "path": "/status", "value": status}]
 
 
 def _merged_conditions(
@@ -86,7 +89,8 @@ def unchanged_tests(
 ) -> list[JsonPatchOp]:
     """Tests that bind operations on a Workload to all but its labels and annotations.
 
-    None if something else has changed, or if an operation would replace all annotations.
+    None if something else has changed, or if an operation would replace all annotations. Without a
+    status there are none, either: it may get one, with quota, and no patch can test for that.
     """
     live = decode_workload(newer)
     had, has = workload.metadata, live.metadata
@@ -99,9 +103,11 @@ def unchanged_tests(
     if not same or any(op["path"] == _ANNOTATIONS_PATH for op in ops):
         return []
     stored = msgspec.json.decode(newer)
+    if "status" not in stored:
+        return []
     meta = stored["metadata"]
     kept = [key for key in ("ownerReferences", "finalizers") if key in meta]
     return [
-        *(value_test(f"/{key}", stored[key]) for key in ("spec", "status") if key in stored),
+        *(value_test(f"/{key}", stored[key]) for key in ("spec", "status")),
         *(value_test(f"/metadata/{key}", meta[key]) for key in kept),
     ]
