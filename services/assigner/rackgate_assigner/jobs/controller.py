@@ -531,16 +531,15 @@ class JobController:
         Its controller writes the status, bound to a version. A user who keeps changing the job
         keeps that from being written, and would keep its quota.
         """
-        live = self._live_pods(job.metadata.uid).total
-        children = (*self._children_of(job), *self._child_objects_of(job))
-        if (
-            not _must_give_back(workload)
-            or not job_state.suspended
-            or job_state.stopped
-            or live
-            or isinstance(job, PodGroup)
-            or any(_may_run(child) for child in children)
-        ):
+        waits = (
+            _must_give_back(workload)
+            and job_state.suspended
+            and not job_state.stopped
+            and not isinstance(job, PodGroup)
+            and not self._live_pods(job.metadata.uid).total
+        )
+        children = (*self._children_of(job), *self._child_objects_of(job)) if waits else ()
+        if not waits or any(_may_run(child) for child in children):
             self._without_pods_since.pop(key, None)
             return False
         now = clock.monotonic()

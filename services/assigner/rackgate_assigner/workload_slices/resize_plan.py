@@ -50,11 +50,6 @@ class Plan:
     release: tuple[Slice, ...] = ()
     no_slice_is_needed: bool = False
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is left to do."""
-        return self == Plan(no_slice_is_needed=self.no_slice_is_needed)
-
 
 def plan_resize(
     asked: Mapping[str, RequestedCount] | None,
