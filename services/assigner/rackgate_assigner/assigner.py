@@ -710,6 +710,7 @@ class Assigner:
         watches.child_jobs.add_listener(gangs.on_child_upsert, gangs.on_child_delete)
         if self.gang_statuses is not None:
             watches.child_jobs.add_listener(self.gang_statuses.on_child_upsert)
+            watches.gangs.add_listener(delete=self.gang_statuses.on_gang_delete)
         watches.workloads.add_listener(
             lambda _before, workload: index.on_workload_change(workload), index.on_workload_change
         )

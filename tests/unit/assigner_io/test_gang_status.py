@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -11,10 +14,13 @@ from rackgate.api.gang import WorkloadStatus as Schema
 from rackgate.gang.forms.expand import expand
 from rackgate.gang.pod_shapes import pod_shape
 from rackgate.gang.topology_requests import GangPodSet, Rejected, RejectedReason, Requests
+from rackgate.runtime import clock
 from rackgate.wire.core import Condition, Meta
 from rackgate.wire.kueue import Admission, RequeueState, Workload, WorkloadStatus
+from rackgate_assigner.gangs.bound_pods import BoundPods
 from rackgate_assigner.gangs.gang_workload import GangWorkload, decode_gang_workload
 from rackgate_assigner.gangs.holds import Hold, HoldReason
+from rackgate_assigner.gangs.status.controller import GangStatusController
 from rackgate_assigner.gangs.status.gang_status import Summary, Use, summarize
 
 ONE = (GangPodSet("main", 4, {}),)
@@ -237,3 +243,50 @@ def written(found: Summary) -> dict[str, Any]:
         for change in found.changes
     ]
     return {**found.fields, "conditions": listed}
+
+
+class Unused:
+    """An index that knows no job."""
+
+    def users(self, _gang: str) -> list[Any]:
+        return []
+
+    def last_user(self, _gang: str) -> None:
+        return None
+
+
+class Recorder:
+    """A writer that keeps the times of its writes."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    async def write_status(self, _meta: Meta, _status: Any) -> None:
+        self.at.append(clock.monotonic())
+
+
+async def test_what_changes_all_the_time_is_written_further_and_further_apart() -> None:
+    """No write is ever seen here, so each look finds a change."""
+    interval_s = 0.02
+    stored = replace(gang(), conditions=(Condition("GangScheduled", "True"),))
+    written: Any = Recorder()
+    found: Any = Unused()
+    controller = GangStatusController(
+        found,
+        {},
+        {},
+        {"team/w": stored},
+        written,
+        reporter=found,
+        bound_pods=lambda _uid: BoundPods({}),
+        interval_s=interval_s,
+    )
+    running = asyncio.create_task(controller.run())
+    while len(written.at) < 4:
+        controller.mark("team/w")
+        await asyncio.sleep(0.001)
+    running.cancel()
+    gaps = [after - before for before, after in pairwise(written.at)]
+    assert [gap >= times * interval_s for gap, times in zip(gaps, (2, 4, 6), strict=True)] == [
+        True
+    ] * 3

@@ -283,7 +283,8 @@ class GangIndex:
         if known is not None and known.uid != meta.uid:
             self._forget(key)
             known = None
-        if known is None or not _is_current(known, meta):
+        is_new = known is None or not _is_current(known, meta)
+        if known is None or is_new:
             kind = kind_of(job)
             choice = choose_gang(kind, kind.manifest(job), meta, rev_n=self._rev_n)
             podsets = _podsets_of(job, choice) if choice.links else ()
@@ -296,10 +297,19 @@ class GangIndex:
             self._by_own_name[own] = key
             if choice.children:
                 self._on_children_change(meta.uid)
+        gang = f"{meta.namespace}/{known.choice.name}"
         if known.choice.name:
-            self._link(key, job, f"{meta.namespace}/{known.choice.name}")
-        self._refresh(key)
+            self._link(key, job, gang)
+        if is_new or known.choice.children or self._depends_on_queue(gang):
+            self._refresh(key)
+        else:  # nothing that holds it has changed: a job's status changes with each of its pods
+            self._on_use_change(gang)
         return known
+
+    def _depends_on_queue(self, gang: str) -> bool:
+        """Whether the queue of a job decides what a Workload of gangs means for it."""
+        found = self._gangs.get(gang)
+        return found is not None and found.requests_topology
 
     def on_workload_change(self, workload: Workload) -> None:
         """A Workload of Kueue's API was added, changed or deleted: it may have quota now."""
@@ -341,8 +351,8 @@ class GangIndex:
     def on_topologies_change(self) -> None:
         """The levels of a Topology, or which of them the jobs of a queue can use, changed."""
         for key, known in list(self._known.items()):
-            gang = self._gangs.get(f"{key.name.partition('/')[0]}/{known.choice.name}")
-            if known.choice.children or (gang is not None and gang.requests_topology):
+            gang = f"{key.name.partition('/')[0]}/{known.choice.name}"
+            if known.choice.children or self._depends_on_queue(gang):
                 self._refresh(key)
                 self._on_change(key)
 

@@ -33,6 +33,7 @@ from rackgate_assigner.gangs.status.gang_status import (
 )
 from rackgate_assigner.gangs.status.instance_status import InstanceUse, summarize_instances
 from rackgate_assigner.gangs.status.writer import GangWriter
+from rackgate_assigner.rate_limits import Spacing
 from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.workload.conditions import condition_list, differs
 from rackgate_assigner.workqueue import WorkQueue
@@ -40,6 +41,10 @@ from rackgate_assigner.workqueue import WorkQueue
 # Seconds from a change to the write that shows it and all that follow until then. A gang that
 # starts without delay is not described at each step: no code waits for what it says.
 INTERVAL_S: Final = 5.0
+# Intervals between the first two writes, and at most between two: while pods come and go, the
+# writes are further and further apart.
+FIRST_GAP: Final = 2
+MOST_GAP: Final = 6
 
 
 class GangStatusController:
@@ -77,12 +82,13 @@ class GangStatusController:
             children: child Jobs that have Workloads of gangs of their own.
             bound_pods_of_child: by the uids of a job and of its child Job.
             workers: objects that are written at the same time.
-            interval_s: see `INTERVAL_S`.
+            interval_s: see `INTERVAL_S`, `FIRST_GAP` and `MOST_GAP`.
         """
         self._index, self._jobs, self._workloads = index, jobs, workloads
         self._gangs, self._writer, self._bound_pods = gangs, writer, bound_pods
         self._report = reporter
         self._interval_s, self._instances, self._native = interval_s, instances, native
+        self._spacing = Spacing[str](FIRST_GAP * interval_s, MOST_GAP * interval_s)
         self._children, self._bound_pods_of_child = children, bound_pods_of_child
         self.queue = WorkQueue[str]("gang-status", self._reconcile, workers=workers)
 
@@ -93,7 +99,12 @@ class GangStatusController:
     def mark(self, gang: str) -> None:
         """A Workload of gangs, or what uses it, may have changed."""
         if gang in self._gangs:
-            self.queue.add_later(gang, self._interval_s)
+            gap_s = self._spacing.wait_s(gang, clock.monotonic())
+            self.queue.add_later(gang, max(self._interval_s, gap_s))
+
+    def on_gang_delete(self, gang: GangWorkload) -> None:
+        """A Workload of gangs is gone."""
+        self._spacing.forget(gang.metadata.key)
 
     async def _reconcile(self, key: str) -> None:
         gang = self._gangs.get(key)
@@ -124,6 +135,8 @@ class GangStatusController:
             await self._writer.write_status(gang.metadata, {**found.fields, "conditions": listed})
         except NotFoundError:
             return
+        if key in self._gangs:  # it may be deleted meanwhile
+            self._spacing.written(key, clock.monotonic())
         self._report_pods(gang, found)
 
     def _report_pods(self, gang: GangWorkload, found: Summary) -> None:
