@@ -53,12 +53,18 @@ def change_before_writes(world: World, resource: Resource, name: str, edit: Edit
     return met
 
 
+async def start(world: World, priority: str) -> str:
+    """Start Job `first`, of four pods; the name of its Workload."""
+    submit(world, "first", 4, priority)
+    await eventually(world.started("first"))
+    name: str = world.workload("first")["metadata"]["name"]
+    return name
+
+
 @pytest.mark.parametrize("edit", [note, switch])
 async def test_a_workload_that_its_user_keeps_changing_gives_way(edit: Edit) -> None:
     async with World() as world, acting(world):
-        submit(world, "first", 4, "low")
-        await eventually(world.started("first"))
-        name = world.workload("first")["metadata"]["name"]
+        name = await start(world, "low")
         met = change_before_writes(world, kinds.WORKLOADS, name, edit)
         submit(world, "urgent", 4, "high")
         await eventually(world.started("urgent"))
@@ -95,9 +101,7 @@ async def test_a_workload_that_is_deleted_and_changed_gives_its_quota_back() -> 
 
 async def test_a_workload_past_its_time_is_deactivated_whatever_is_changed() -> None:
     async with World() as world, acting(world):
-        submit(world, "first", 4, "low")
-        await eventually(world.started("first"))
-        name = world.workload("first")["metadata"]["name"]
+        name = await start(world, "low")
         change_before_writes(world, kinds.WORKLOADS, name, note)
         limit = {"maximumExecutionTimeSeconds": 1}
         labels = {"kueue.x-k8s.io/max-exec-time-seconds": "1"}
@@ -109,9 +113,7 @@ async def test_a_workload_past_its_time_is_deactivated_whatever_is_changed() -> 
 
 async def test_a_workload_gets_the_lower_priority_of_its_class_whatever_is_changed() -> None:
     async with World() as world, acting(world):
-        submit(world, "first", 4, "middle")
-        await eventually(world.started("first"))
-        name = world.workload("first")["metadata"]["name"]
+        name = await start(world, "middle")
         change_before_writes(world, kinds.WORKLOADS, name, note)
         lower = {"metadata": {"name": "middle"}, "value": 0}
         world.put(kinds.WORKLOAD_PRIORITY_CLASSES, lower)
@@ -121,9 +123,7 @@ async def test_a_workload_gets_the_lower_priority_of_its_class_whatever_is_chang
 async def test_another_status_is_not_written_over() -> None:
     """Between the conflict and the second write, another writer changes the status."""
     async with World() as world, acting(world):
-        submit(world, "first", 4, "low")
-        await eventually(world.started("first"))
-        name = world.workload("first")["metadata"]["name"]
+        name = await start(world, "low")
         types: list[str] = []
 
         async def overtake(request: web.Request, handle: Handler) -> web.StreamResponse:
