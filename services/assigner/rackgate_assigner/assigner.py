@@ -878,7 +878,7 @@ class Assigner:
         ):
             self.cache.set_owner(job.metadata.uid, "")
         if self._gang_index is not None:
-            self._gang_index.on_job_upsert(before, job)
+            self._gang_index.on_job_upsert(job)
 
     def _on_job_delete(self, job: JobLike) -> None:
         if self._gang_index is not None:

@@ -34,7 +34,8 @@ class UngaterConfiguration(BaseServiceSettings):
     batch_window: float = Field(default=1.0, ge=0, le=60)
     """Maximum seconds from the first pod event of a Workload to its reconciliation, which also
     covers later events. It starts earlier if every pod that may be ungated is seen, unless the last
-    reconciliation was less than this time ago."""
+    reconciliation was less than this time ago. While all gangs of a Workload are missing pods, it
+    is five times as long."""
     resync_period: float = Field(default=60.0, ge=1, le=3600)
     """Seconds between reconciliations of every Workload with gated pods. They send no request if
     there is nothing to do."""

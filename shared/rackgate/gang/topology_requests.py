@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from rackgate.api.names import COMPLETION_INDEX_LABEL, JOB_INDEX_LABEL
 from rackgate.features import GANG_NESTED_PLACEMENT
-from rackgate.gang.levels import Object
+from rackgate.gang.levels import Object, groups_of
 from rackgate.gang.membership import Mismatch, part_of, replica_key
 from rackgate.gang.nesting import Enclosing, NestedPodSet
 
@@ -179,6 +179,8 @@ def topology_requests(
         across: these are the PodSets of one of several gangs, each of which has a Workload of
             Kueue of its own. So what the whole asks for holds for all of them.
     """
+    if _asks_nothing(canonical):
+        return Requests()
     not_enforced = ["spec.topologySpread"] if "topologySpread" in canonical else []
     if across and "required" not in canonical.get("topologyRequest", {"required": ""}):
         canonical = {key: canonical[key] for key in canonical if key != "topologyRequest"}
@@ -197,6 +199,14 @@ def topology_requests(
         return error.rejected
     not_enforced += [path for row in rows for path in row.not_enforced]
     return Requests(by_podset, nesting, tuple(dict.fromkeys(not_enforced)))
+
+
+def _asks_nothing(canonical: Object) -> bool:
+    """Whether no group requests anything, or says which ranks its pods have: most do not."""
+    return "topologySpread" not in canonical and not any(
+        "topologyRequest" in group.value or "podRank" in group.value
+        for group in groups_of(canonical)
+    )
 
 
 # What is asked for a PodSet.

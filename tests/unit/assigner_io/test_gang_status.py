@@ -20,7 +20,7 @@ from rackgate.wire.kueue import Admission, RequeueState, Workload, WorkloadStatu
 from rackgate_assigner.gangs.bound_pods import BoundPods
 from rackgate_assigner.gangs.gang_workload import GangWorkload, decode_gang_workload
 from rackgate_assigner.gangs.holds import Hold, HoldReason
-from rackgate_assigner.gangs.status.controller import GangStatusController
+from rackgate_assigner.gangs.status.controller import LONGEST_WAIT, GangStatusController
 from rackgate_assigner.gangs.status.gang_status import Summary, Use, summarize
 
 ONE = (GangPodSet("main", 4, {}),)
@@ -265,13 +265,11 @@ class Recorder:
         self.at.append(clock.monotonic())
 
 
-async def test_what_changes_all_the_time_is_written_further_and_further_apart() -> None:
-    """No write is ever seen here, so each look finds a change."""
-    interval_s = 0.02
+def described(written: Any, interval_s: float) -> GangStatusController:
+    """A controller that finds a change at each look: it never sees its own writes."""
     stored = replace(gang(), conditions=(Condition("GangScheduled", "True"),))
-    written: Any = Recorder()
     found: Any = Unused()
-    controller = GangStatusController(
+    return GangStatusController(
         found,
         {},
         {},
@@ -281,6 +279,12 @@ async def test_what_changes_all_the_time_is_written_further_and_further_apart() 
         bound_pods=lambda _uid: BoundPods({}),
         interval_s=interval_s,
     )
+
+
+async def test_what_changes_all_the_time_is_written_further_and_further_apart() -> None:
+    interval_s = 0.02
+    written: Any = Recorder()
+    controller = described(written, interval_s)
     running = asyncio.create_task(controller.run())
     while len(written.at) < 4:
         controller.mark("team/w")
@@ -290,3 +294,40 @@ async def test_what_changes_all_the_time_is_written_further_and_further_apart() 
     assert [gap >= times * interval_s for gap, times in zip(gaps, (2, 4, 6), strict=True)] == [
         True
     ] * 3
+
+
+@pytest.mark.requirement("GNG-08")
+async def test_a_change_is_written_once_it_rests_or_after_a_few_intervals() -> None:
+    interval_s = 0.2
+    written: Any = Recorder()
+    controller = described(written, interval_s)
+    running = asyncio.create_task(controller.run())
+    while not written.at:
+        await asyncio.sleep(0)  # what there is at the start is described at once
+    first = last = clock.monotonic()
+    while len(written.at) < 2 and last < first + 1.5 * interval_s:
+        controller.mark("team/w")
+        last = clock.monotonic()
+        await asyncio.sleep(0.01)
+    rested = len(written.at) < 2
+    while len(written.at) < 2:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    late = written.at[1] >= first + LONGEST_WAIT * interval_s
+    assert (rested and written.at[1] >= last + interval_s) or late
+
+
+@pytest.mark.requirement("GNG-08")
+async def test_a_change_while_another_replica_leads_is_described_when_this_one_does() -> None:
+    interval_s = 0.02
+    written: Any = Recorder()
+    controller = described(written, interval_s)
+    controller.mark("team/w")
+    running = asyncio.create_task(controller.run())
+    async with asyncio.timeout(10):
+        while not written.at:
+            await asyncio.sleep(0)
+        controller.mark("team/w")
+        while len(written.at) < 2:
+            await asyncio.sleep(0.001)
+    running.cancel()

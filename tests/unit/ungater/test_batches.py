@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from rackgate.gang.forms.expand import expand
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
 from rackgate_ungater.state_machine.events import (
     Event,
@@ -16,6 +17,7 @@ from rackgate_ungater.state_machine.events import (
     UngateFailed,
     WorkloadSeen,
 )
+from rackgate_ungater.state_machine.gang_workloads import GangWorkload
 from rackgate_ungater.state_machine.gated_objects import (
     ELASTIC,
     TOPOLOGY,
@@ -24,7 +26,12 @@ from rackgate_ungater.state_machine.gated_objects import (
     PodUid,
     WorkloadKey,
 )
-from rackgate_ungater.state_machine.queue import MAX_REMEMBERED, BatchTimer, missing_pods
+from rackgate_ungater.state_machine.queue import (
+    MAX_REMEMBERED,
+    WINDOWS_OF_INCOMPLETE_GANGS,
+    BatchTimer,
+    missing_pods,
+)
 from rackgate_ungater.state_machine.state_machine import StateMachine
 from tests.unit.ungater.builders import (
     R1,
@@ -32,6 +39,7 @@ from tests.unit.ungater.builders import (
     PodBuilder,
     counted,
     elastic,
+    gang_pod,
     pod,
     podset,
     slice_of,
@@ -75,6 +83,10 @@ class Room:
 
     def comes(self, *pods: PodBuilder) -> list[float | None]:
         return [self.hear(PodSeen(one.build())) for one in pods]
+
+    def comes_in_gang(self, *numbers: int) -> list[float | None]:
+        members = [gang_pod(pod(number).rank(number).build()) for number in numbers]
+        return [self.hear(PodSeen(member)) for member in members]
 
     @property
     def missing(self) -> int:
@@ -182,6 +194,55 @@ def test_pods_are_counted_again_only_after_as_many_have_come_as_were_missing() -
     waits = room.comes(*(pod(number) for number in range(1000)))
     assert waits == [*[1.0] * 999, 0.0]
     assert counted_owners.counts <= 3
+
+
+WAITS = WINDOWS_OF_INCOMPLETE_GANGS * 1.0
+
+
+def room_of_gang(least: int) -> Room:
+    room = Room(workload(podset((R1, 6)), admitted_at="2026-01-01T00:00:00Z"))
+    spec = expand({"gangGroups": [{"name": "gg", "minCount": least}]})
+    room.machine.set_gang_workload("team/train", GangWorkload("team", "train", "w", "1", spec))
+    return room
+
+
+def test_a_gang_that_is_missing_pods_waits_for_them_and_not_for_the_window() -> None:
+    room = room_of_gang(4)
+    assert room.comes_in_gang(0, 1, 2) == [WAITS] * 3
+    room.batches.reconcile_started(KEY, room.now)
+    room.hear(PodGone(PodUid("uid-pod-0")))
+    assert room.comes_in_gang(3, 4) == [WAITS, 0.0]
+
+
+def test_a_gang_that_is_complete_is_looked_at_once_in_a_window() -> None:
+    room = room_of_gang(2)
+    assert room.comes_in_gang(0, 1) == [WAITS, 0.0]
+    room.batches.reconcile_started(KEY, room.now)
+    [rest_s] = room.comes_in_gang(2)
+    assert rest_s is not None
+    assert rest_s < 1.0
+
+
+def test_pods_outside_of_a_gang_that_is_missing_pods_wait_for_one_window() -> None:
+    room = room_of_gang(4)
+    assert room.comes_in_gang(0) == [WAITS]
+    assert room.comes(pod(7)) == [1.0]
+    assert room.comes_in_gang(1) == [1.0]
+
+
+def test_what_is_not_about_one_pod_of_an_incomplete_gang_waits_for_one_window() -> None:
+    """An admission, for example: PodGroups of the previous run are deleted soon."""
+    room = room_of_gang(4)
+    room.comes_in_gang(0)
+    state, owners = room.machine.workload_states[KEY], room.machine.owners
+    assert room.batches.wait_s(KEY, state, owners, room.now, one_pod=False) == 1.0
+
+
+def test_a_request_under_way_of_an_incomplete_gang_waits_for_one_window() -> None:
+    room = room_of_gang(4)
+    room.comes_in_gang(0)
+    room.machine.workload_states[KEY].podsets["main"].expected.add(PodUid("uid-pod-0"))
+    assert room.comes_in_gang(1) == [1.0]
 
 
 def test_what_is_remembered_has_a_limit() -> None:

@@ -263,14 +263,16 @@ class GangIndex:
 
     # Events.
 
-    def on_job_upsert(self, _before: JobLike | None, job: JobLike) -> None:
+    def on_job_upsert(self, job: JobLike) -> None:
         """A job was added or changed."""
         if not self.is_job(job):
             self._forget(key_of(job))
             return
-        known = self._learn(job)
-        if known.choice != _NO_CHOICE or known.own in self._gangs:
-            self._on_change(key_of(job))
+        key = key_of(job)
+        before, known = self._known.get(key), self._learn(job)
+        is_concerned = known.choice != _NO_CHOICE or known.own in self._gangs
+        if is_concerned and (known is not before or not _is_running(job)):
+            self._on_change(key)
 
     def on_job_delete(self, job: JobLike) -> None:
         """A job was deleted, or is not managed any more."""
@@ -299,7 +301,7 @@ class GangIndex:
                 self._on_children_change(meta.uid)
         gang = f"{meta.namespace}/{known.choice.name}"
         if known.choice.name:
-            self._link(key, job, gang)
+            self._link(key, job, gang, own=known.own)
         if is_new or known.choice.children or self._depends_on_queue(gang):
             self._refresh(key)
         else:  # nothing that holds it has changed: a job's status changes with each of its pods
@@ -320,9 +322,8 @@ class GangIndex:
         known = self._known.get(key)
         if known is not None and known.choice.name:
             gang = f"{workload.metadata.namespace}/{known.choice.name}"
-            self._link(key, job, gang)
+            self._link(key, job, gang, own=known.own)
             self._on_use_change(gang)
-            self._on_change(key)
         elif known is not None and known.choice.children:
             self._on_children_change(known.uid)
 
@@ -373,9 +374,16 @@ class GangIndex:
             self._unlink(key, f"{namespace}/{known.choice.name}")
             self._drop_ended(key, f"{namespace}/{known.choice.name}")
 
-    def _link(self, key: JobKey, job: JobLike, gang: str) -> None:
-        """Record that a job uses a Workload of gangs, or does not any more because it is over."""
-        workload = self._workloads.get(self.workload_key(job))
+    def _link(self, key: JobKey, job: JobLike, gang: str, *, own: str) -> None:
+        """Record that a job uses a Workload of gangs, or does not any more because it is over.
+
+        Args:
+            key: of the job.
+            job: as stored.
+            gang: key of the Workload of gangs.
+            own: key of the job's Workload of Kueue's API.
+        """
+        workload = self._workloads.get(own)
         meta = job.metadata
         created_at = meta.creation_timestamp or ""
         if _is_over(job, workload):
@@ -415,6 +423,8 @@ class GangIndex:
 
     def _set_holder(self, gang: str, key: JobKey) -> None:
         before = self._holders.get(gang)
+        if before == key:
+            return
         self._holders[gang] = key
         for one in (before, key):
             if one is not None and one in self._known:
@@ -449,7 +459,7 @@ class GangIndex:
             self._holds.pop(key, None)
         else:
             self._holds[key] = hold
-        self._set_hold(self.workload_key(job), "" if hold is None else hold.message)
+        self._set_hold(known.own, "" if hold is None else hold.message)
         self._on_use_change(gang)
 
     @staticmethod
@@ -479,6 +489,13 @@ def _identity(gang: GangWorkload) -> tuple[object, ...]:
 def _is_current(known: _Known, meta: Meta) -> bool:
     same = known.uid == meta.uid and known.generation == meta.generation > 0
     return same and known.annotations == meta.annotations
+
+
+def _is_running(job: JobLike) -> bool:
+    """Whether only its pods have changed, if its spec and annotations are the same."""
+    kind = kind_of(job)
+    is_over = kind.finished(job) is not None or job.metadata.deletion_timestamp is not None
+    return not is_over and not kind.is_suspended(job)
 
 
 def _is_over(job: JobLike, workload: Workload | None) -> bool:

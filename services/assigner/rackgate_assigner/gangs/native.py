@@ -5,14 +5,14 @@ The ungater makes the PodGroups, and knows why it made none: its Events say so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
+from rackgate.gang.membership import GangKey
 from rackgate.gang.native.adapter import Adapter
 from rackgate.gang.native.model import ObservedPodGroup, pod_group_name
-from rackgate.gang.readiness import GangState
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.gangs.reactions import admission_run
 from rackgate_assigner.workload.conditions import FALSE, TRUE, Change
@@ -43,8 +43,21 @@ class NativeUse:
     groups: Mapping[str, ObservedPodGroup]
 
 
+class BoundGang(NamedTuple):
+    """A gang of a job.
+
+    Attributes:
+        min_count: pods that start together; 0 if it is no gang.
+        bound: pods that have a node, or are done.
+    """
+
+    key: GangKey
+    min_count: int
+    bound: int
+
+
 def native_condition(
-    gang: str, workload: Workload | None, states: list[GangState], native: NativeUse
+    gang: str, workload: Workload | None, states: Sequence[BoundGang], native: NativeUse
 ) -> Change | None:
     """The condition; None while there is nothing to say.
 

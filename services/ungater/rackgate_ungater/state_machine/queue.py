@@ -7,7 +7,8 @@ Workload that was reconciled less than a window ago waits for the rest of the wi
 reconciled at most once per window and once more, regardless of how often pods change or fail.
 
 A gang does not wait for the window. The event that completes it makes its Workload due at once, so
-once for each gang and admission.
+once for each gang and admission. While nothing can be released because all gangs are missing pods,
+a reconciliation would only find out for how long: one in several windows is enough.
 
 Times are seconds of a monotonic clock and come in as arguments. `DelayQueue` takes O(log n) per
 entry; `missing_pods` counts the pods of one Workload, at most once per missing pod.
@@ -28,6 +29,8 @@ from rackgate_ungater.state_machine.ungating_plan import PodSetAdmission
 K = TypeVar("K")
 # Workloads with a recorded last reconciliation, before those outside the window are removed.
 MAX_REMEMBERED: Final = 4096
+# Windows until a Workload is reconciled whose gangs are all missing pods, unless one is completed.
+WINDOWS_OF_INCOMPLETE_GANGS: Final = 5
 
 
 class DelayQueue(Generic[K]):
@@ -110,6 +113,8 @@ class BatchTimer(Generic[K]):
             key, workload_state, owners, now, one_pod=one_pod
         ):
             return 0.0
+        if one_pod and self._is_missing_all_gangs(key, workload_state):
+            return WINDOWS_OF_INCOMPLETE_GANGS * self._window_s
         open_at = self._reconciled_at.get(key, float("-inf")) + self._window_s
         if now < open_at:
             return open_at - now
@@ -147,6 +152,19 @@ class BatchTimer(Generic[K]):
         if complete > known:
             self._complete_at[key] = now
         return complete > known
+
+    def _is_missing_all_gangs(self, key: K, workload_state: WorkloadState) -> bool:
+        """Whether no pod can be released before a gang is complete, as of the last count."""
+        _, complete, left = self._gangs.get(key, ("", 0, 0))
+        return (
+            workload_state.gangs is not None
+            and not complete
+            and left > 0
+            and not any(
+                podset.expected or podset.rejected or podset.in_gangs < len(podset.pods)
+                for podset in workload_state.podsets.values()
+            )
+        )
 
     def complete_at(self, key: K) -> float | None:
         """When the last gang of a Workload became complete; None if that was not seen."""

@@ -401,6 +401,8 @@ class StateMachine:
         self, workload_state: WorkloadState, new: GatedPod | None, old: GatedPod | None
     ) -> None:
         """Count the pods that name each Workload of gangs, after a pod changed or is gone."""
+        if isinstance(new, GangPod) and isinstance(old, GangPod) and new.link == old.link:
+            return
         if isinstance(new, GangPod):
             workload_state.add_link(new.link, self._gang_workloads.get(new.link_key))
             self._workloads_by_link.setdefault(new.link_key, set()).add(new.workload_key)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,9 @@ from rackgate.gang.link import PER_JOB
 from rackgate.wire.core import View
 
 _OF_SPEC: Final = ("replicaMode", "replicaKey")
+# A job is looked at several times in a row while it starts. Longer texts are written by users.
+_REMEMBERED_TEXTS: Final = 256
+_REMEMBERED_CHARACTERS: Final = 4096
 _OF_GROUP: Final = (
     "name",
     "gangMode",
@@ -153,9 +157,16 @@ def decode_run_spec(annotations: Mapping[str, str]) -> RunSpec | None:
 
 
 def decode_run_text(text: str) -> RunSpec | None:
-    """As `decode_run_spec`, for the value of the annotation."""
+    """As `decode_run_spec`, for the value of the annotation.
+
+    What it returns may be shared with other callers: it must not be changed.
+    """
     if not text:
         return None
+    return _remembered(text) if len(text) <= _REMEMBERED_CHARACTERS else _read(text)
+
+
+def _read(text: str) -> RunSpec | None:
     try:
         found = _decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -168,3 +179,6 @@ def decode_run_text(text: str) -> RunSpec | None:
         found.pod,
         {podset: expand(msgspec.to_builtins(spec)) for podset, spec in found.children.items()},
     )
+
+
+_remembered = lru_cache(maxsize=_REMEMBERED_TEXTS)(_read)

@@ -1,4 +1,8 @@
-"""Writes the status of Workloads of gangs: at most once in an interval each, and only changes."""
+"""Writes the status of Workloads of gangs: once they rest for an interval, and only changes.
+
+A gang that starts without delay is not described at each step: no code waits for what it says. One
+that changes all the time is described after a few intervals, and then further and further apart.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +42,11 @@ from rackgate_assigner.reporter import Reporter
 from rackgate_assigner.workload.conditions import condition_list, differs
 from rackgate_assigner.workqueue import WorkQueue
 
-# Seconds from a change to the write that shows it and all that follow until then. A gang that
-# starts without delay is not described at each step: no code waits for what it says.
+# Seconds from the last change to the write that shows it.
 INTERVAL_S: Final = 5.0
-# Intervals between the first two writes, and at most between two: while pods come and go, the
-# writes are further and further apart.
+# Intervals from a change to the write, if other changes follow it all the time.
+LONGEST_WAIT: Final = 3
+# Intervals between the first two writes, and at most between two.
 FIRST_GAP: Final = 2
 MOST_GAP: Final = 6
 
@@ -82,7 +86,7 @@ class GangStatusController:
             children: child Jobs that have Workloads of gangs of their own.
             bound_pods_of_child: by the uids of a job and of its child Job.
             workers: objects that are written at the same time.
-            interval_s: see `INTERVAL_S`, `FIRST_GAP` and `MOST_GAP`.
+            interval_s: see `INTERVAL_S`, `LONGEST_WAIT`, `FIRST_GAP` and `MOST_GAP`.
         """
         self._index, self._jobs, self._workloads = index, jobs, workloads
         self._gangs, self._writer, self._bound_pods = gangs, writer, bound_pods
@@ -90,6 +94,8 @@ class GangStatusController:
         self._interval_s, self._instances, self._native = interval_s, instances, native
         self._spacing = Spacing[str](FIRST_GAP * interval_s, MOST_GAP * interval_s)
         self._children, self._bound_pods_of_child = children, bound_pods_of_child
+        # Monotonic seconds of the first and the last change that the queue has a key for.
+        self._changed: dict[str, tuple[float, float]] = {}
         self.queue = WorkQueue[str]("gang-status", self._reconcile, workers=workers)
 
     async def run(self) -> None:
@@ -98,15 +104,35 @@ class GangStatusController:
 
     def mark(self, gang: str) -> None:
         """A Workload of gangs, or what uses it, may have changed."""
-        if gang in self._gangs:
-            gap_s = self._spacing.wait_s(gang, clock.monotonic())
-            self.queue.add_later(gang, max(self._interval_s, gap_s))
+        if gang not in self._gangs:
+            return
+        now = clock.monotonic()
+        first_and_last = self._changed.get(gang)
+        if first_and_last is not None:
+            self._changed[gang] = first_and_last[0], now
+            return
+        self._changed[gang] = now, now
+        self.queue.add_later(gang, max(self._interval_s, self._spacing.wait_s(gang, now)))
 
     def on_gang_delete(self, gang: GangWorkload) -> None:
         """A Workload of gangs is gone."""
         self._spacing.forget(gang.metadata.key)
+        self._changed.pop(gang.metadata.key, None)
+
+    def _is_changing(self, key: str) -> bool:
+        """Whether a key has not rested for an interval, and may wait longer: it is queued again."""
+        now = clock.monotonic()
+        first, last = self._changed.get(key, (now, float("-inf")))
+        left_s = min(last + self._interval_s, first + LONGEST_WAIT * self._interval_s) - now
+        if left_s > 0:
+            self.queue.add_later(key, left_s)
+            return True
+        self._changed.pop(key, None)
+        return False
 
     async def _reconcile(self, key: str) -> None:
+        if self._is_changing(key):
+            return
         gang = self._gangs.get(key)
         if gang is None or gang.metadata.deletion_timestamp is not None:
             return

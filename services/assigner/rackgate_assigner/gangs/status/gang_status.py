@@ -17,14 +17,13 @@ from rackgate.api.names import EvictionReason, WorkloadCondition
 from rackgate.gang.levels import Object, upper_bound
 from rackgate.gang.membership import GangKey, Mismatch, Part, ambiguous_group, part_of, replica_key
 from rackgate.gang.pod_shapes import PodSpecShape, difference
-from rackgate.gang.readiness import Gangs, GangState, Member, gangs_of
+from rackgate.gang.readiness import Member, gangs_of
 from rackgate.gang.topology_requests import GangPodSet, Rejected, RejectedReason, Requests
 from rackgate.jobframework.generic_job import JobOutcome
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.gangs.gang_workload import GangWorkload, min_count
 from rackgate_assigner.gangs.holds import Hold, HoldReason
-from rackgate_assigner.gangs.native import NATIVE_GANG, NativeUse, native_condition
-from rackgate_assigner.gangs.reactions import admission_run
+from rackgate_assigner.gangs.native import NATIVE_GANG, BoundGang, NativeUse, native_condition
 from rackgate_assigner.gangs.status.phases import PodPhase, gang_phase, least_far, phase_fields
 from rackgate_assigner.workload.conditions import FALSE, TRUE, Change
 
@@ -130,7 +129,7 @@ def summarize(gang: GangWorkload, use: Use | None, *, last: Use | None = None) -
             fields["gangs"] = listed[:MAX_GANGS]
     changes = _conditions(gang, use, no_part)
     if use.native is not None:
-        native = native_condition(gang.metadata.name, use.workload, list(found), use.native)
+        native = native_condition(gang.metadata.name, use.workload, found, use.native)
         if native is not None:
             changes.append(replace(native, message=short(native.message)))
     changes.append(Change(GANG_SCHEDULED, FALSE if waits else TRUE, reason, short(message)))
@@ -220,24 +219,22 @@ def _topology_conditions(topology: Requests | Rejected) -> tuple[Change, Change]
     return valid, Change(TOPOLOGY_ENFORCED, TRUE, "Enforced", text)
 
 
-def _gangs(canonical: Object, use: Use) -> tuple[tuple[GangState, ...], list[str]]:
-    """All gangs with their bound pods, and PodSets whose pods belong to none."""
-    run = admission_run(use.workload) if use.workload is not None else ""
-    members = [
-        Member(f"{one.name}/{index}", one.name, one.labels, gated=False, run=run, bound=True)
-        for one in use.podsets
-        for index in range(_present(use, one))
-    ]
+def _gangs(canonical: Object, use: Use) -> tuple[list[BoundGang], list[str]]:
+    """All gangs, those with bound pods first, and PodSets whose pods belong to none.
+
+    The pods of a PodSet have the same labels here. One stands for all of them.
+    """
+    bound = {one.name: _present(use, one) for one in use.podsets}
     probes = [Member(one.name, one.name, one.labels, gated=True) for one in use.podsets]
-    found: Gangs = gangs_of(canonical, members, run=run, assigned=())
-    probed = gangs_of(canonical, probes, run=run, assigned=())
-    seen = {state.key.group for state in found.states}
-    absent = tuple(
-        GangState(state.key, state.min_count)
+    probed = gangs_of(canonical, probes, run="", assigned=())
+    gangs = [
+        BoundGang(state.key, state.min_count, sum(bound[one.name] for one in state.members))
         for state in probed.states
-        if state.key.group not in seen
-    )
-    return (*found.states, *absent), [member.name for member, _ in probed.unmatched]
+    ]
+    found = [one for one in gangs if one.bound]
+    seen = {one.key.group for one in found}
+    absent = [one for one in gangs if one.key.group not in seen]
+    return [*found, *absent], [member.name for member, _ in probed.unmatched]
 
 
 def _present(use: Use, podset: GangPodSet) -> int:
@@ -280,7 +277,7 @@ def _podset_phases(use: Use, podset: GangPodSet) -> dict[PodPhase, int]:
     return found
 
 
-def _progress(canonical: Object, use: Use, found: Sequence[GangState]) -> tuple[str, str, str]:
+def _progress(canonical: Object, use: Use, found: Sequence[BoundGang]) -> tuple[str, str, str]:
     """Reason and message of GangScheduled, and the phase."""
     workload = use.workload
     if not any(min_count(group) for group in canonical["gangGroups"]):
@@ -308,13 +305,13 @@ def _progress(canonical: Object, use: Use, found: Sequence[GangState]) -> tuple[
     return "NotBound", "; ".join(texts), phase
 
 
-def _gang_status(state: GangState, phase: str) -> dict[str, Any]:
+def _gang_status(state: BoundGang, phase: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": state.key.group,
         "state": phase,
-        "members": len(state.members),
+        "members": state.bound,
         "minCount": state.min_count,
-        "released": state.released,
+        "released": state.bound,
         "bound": state.bound,
     }
     if state.key.replica:
