@@ -187,6 +187,7 @@ async def test_a_job_without_pods_gives_its_quota_back_though_its_status_is_late
             await until(world.started("urgent"), within_s=1)
         world.remove(kinds.PODS, "first-0", NAMESPACE)
         await eventually(world.started("urgent"))
+        await eventually(lambda: world.events("StatusLate"))
         world.complete("urgent")
         with pytest.raises(AssertionError):
             await until(lambda: world.admitted("first"), within_s=0.5)

@@ -130,6 +130,13 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "The controller that the job names does not exist. The job is queued like any other.",
         ),
         (
+            "StatusLate",
+            KINDS,
+            "Warning",
+            "The job is suspended and has no pods, but its status does not say so within 10 s. Its quota"
+            " is released. A user who changes a job all the time keeps its status from being written.",
+        ),
+        (
             "GangWorkloadRefused",
             KINDS,
             "Warning",

@@ -553,6 +553,11 @@ class JobController:
             self.queue.add_later(key, STATUS_LATE_S)
             return False
         log.info("job_status_late", job=job.metadata.key, workload=workload.metadata.key)
+        note = (
+            f"its pods are gone, and its status has not said so for {STATUS_LATE_S:g} s: its quota "
+            "is released; is the job changed all the time?"
+        )
+        self._report.job(job, "StatusLate", note, warning=True)
         return True
 
     def _report_gang_eviction(self, job: JobLike, job_state: JobState) -> None:
