@@ -6,8 +6,8 @@ made, its pods are held until all exist, and its status is written. The services
 between rounds, and warm up with a few Jobs that do not count.
 
 Compared is the CPU of all services per bound pod, pair by pair. The speed of a machine may change
-by a third from one round to the next. So that CPU is taken in units of what kube-scheduler,
-kube-controller-manager and KWOK take in the same round: their work for a pod is the same with and
+by a third from one round to the next. So that CPU is measured in units of what kube-scheduler,
+kube-controller-manager and KWOK use in the same round: their work for a pod is the same with and
 without gangs. The CPU times themselves are printed, too, the rest of the control plane, and what
 the assigner keeps of 1,000 Workloads of gangs. Exit code 1: the median is more than the aim above,
 or a Job is not whole.

@@ -13,7 +13,7 @@ pod is read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rackgate.api.resources import WORKLOADS
@@ -264,9 +264,7 @@ def decide(
     held += _not_held(pods.not_held, workloads)
     return GangDecision(
         [
-            Ungate(ungate.pod, ungate.levels, ungate.domain, ungate.gates, run)
-            if isinstance(ungate.pod, GangPod)
-            else ungate
+            replace(ungate, run=run) if isinstance(ungate.pod, GangPod) else ungate
             for ungate in ungates
             if not isinstance(ungate.pod, GangPod) or ungate.pod.uid in released
         ],
