@@ -20,10 +20,13 @@ from rackgate_assigner.quota.state import QuotaState
 from rackgate_assigner.quota.tree import QuotaTree
 from rackgate_assigner.quota_scenario.format import QuotaScenario
 from rackgate_assigner.quota_scenario.scenario import build_state
+from rackgate_assigner.scheduler.nomination.nominate_head import nominate_head
 from rackgate_assigner.scheduler.nomination.nomination import (
     FlavorAssignmentMode,
     FlavorChoice,
     NominatedPodSet,
+    PendingPodSet,
+    PendingWorkload,
 )
 from rackgate_assigner.scheduler.nomination.topology_assignment import (
     TopologyRequests,
@@ -160,6 +163,29 @@ def test_targets_of_batches_are_those_of_single_tests(
         preemptor = preemptor_of(state, request, priority, test)
         found.append([target.workload.key for target in find_targets(state, preemptor)])
     assert sorted(found[0]) == sorted(found[1])
+
+
+@pytest.mark.requirement("STR-07")
+@given(states(), requests(), st.integers(0, 3))
+def test_a_head_gets_the_targets_and_domains_of_a_search_that_always_places_its_pods(
+    state: QuotaState, request: PodSetRequest, priority: int
+) -> None:
+    podsets = (PendingPodSet(request),)
+    found = nominate_head(
+        state, PendingWorkload("ns/head", "uid-head", "ns", "q0", priority, 100.0, podsets)
+    )
+    assume(found.mode is FlavorAssignmentMode.PREEMPT)
+    choice = FlavorChoice("f", FlavorAssignmentMode.PREEMPT, -1)
+    amounts = {"cpu": request.requests["cpu"] * request.count}
+    topology = TopologyRequests({"f": [NominatedPodSet(request, amounts, {"cpu": choice})]})
+    test = PlacementTest(lambda: not isinstance(find_assignments(state, topology), NoFit), False)
+    wanted = find_targets(state, preemptor_of(state, request, priority, test))
+    assert found.targets == wanted
+    if wanted:
+        with state.released(target.workload for target in wanted):
+            placed = find_assignments(state, topology)
+        assert not isinstance(placed, NoFit)
+        assert [podset.topology for podset in found.podsets] == [placed["main"]]
 
 
 def in_use(state: QuotaState) -> tuple[object, ...]:

@@ -209,7 +209,6 @@ class _Cycle:
             return self._no_fit(head, nomination, queue)
         if head.across in self._across:
             return self._failed(head, NO_LONGER_FITS)
-        self._assign_room(head, nomination)
         if nomination.waits and not self._has_changed_domains:
             return self._without_targets(head, nomination, queue)
         room = self._room(head, nomination)
@@ -219,7 +218,6 @@ class _Cycle:
             nomination.after_others = True
             if nomination.mode is FlavorAssignmentMode.NO_FIT:
                 return self._no_fit(head, nomination, queue)
-            self._assign_room(head, nomination)
             room = self._room(head, nomination)
         if nomination.waits:
             return self._without_targets(head, nomination, queue)
@@ -232,13 +230,6 @@ class _Cycle:
         if room is not _Room.COMPLETE:
             return self._failed(head, NO_LONGER_FITS)
         return self._admit_or_preempt(head, nomination, queue)
-
-    def _assign_room(self, head: PendingWorkload, nomination: Nomination) -> None:
-        """The domains of a head without targets, if anything depends on them."""
-        if nomination.waits:
-            queue = self._state.queues[head.cluster_queue]
-            if self._has_changed_domains or queue.reclaim_within_cohort != ANY:
-                assign_room(self._state, head, nomination)
 
     @property
     def _has_changed_domains(self) -> bool:
@@ -260,10 +251,11 @@ class _Cycle:
         with self._state.released(new):
             if not self._state.has_room(node, nomination.usage):
                 room = _Room.QUOTA_MISSING
-            elif self._state.domains_have_room(nomination.charges):
-                room = _Room.COMPLETE
             else:
-                room = _Room.ONLY_DOMAINS_MISSING
+                if nomination.waits:
+                    assign_room(self._state, head, nomination)
+                has_domains = self._state.domains_have_room(nomination.charges)
+                room = _Room.COMPLETE if has_domains else _Room.ONLY_DOMAINS_MISSING
         for at, usage in freed.items():
             at.add(usage)
         return room
@@ -303,6 +295,7 @@ class _Cycle:
     ) -> HeadRequeue:
         """A head that preemption does not help; it may keep others from what it waits for."""
         if queue.reclaim_within_cohort != ANY:
+            assign_room(self._state, head, nomination)
             self._hold(queue, self._held_quota(queue, nomination), nomination.charges)
         reason, requeue = PendingReason.WAITING_FOR_QUOTA, RequeueReason.PREEMPTION_NO_CANDIDATES
         return self._requeue(head, nomination, queue, reason, requeue)

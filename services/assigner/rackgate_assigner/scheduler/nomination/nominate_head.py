@@ -58,7 +58,7 @@ def nominate_head(
         found = _nominate_fewer_pods(state, head, only) or found
     if checks_of(state.queues[head.cluster_queue], found):
         apply_assignments(found, {})  # it is placed after its checks, and takes no domains before
-    elif found.mode is FlavorAssignmentMode.PREEMPT and found.targets:
+    elif found.targets and not found.has_domains:
         assign_room(state, head, found)
     return found
 
@@ -120,8 +120,17 @@ def _find_targets(
 
     monotone = _is_monotone(requests)
     domains = domain_needs(state, requests) if state.features.smallest_disruption else None
-    if monotone and domains is None and nomination.mode_by_topology is None and passes():
-        return found  # the pods fit already, so they fit whatever ends: only quota is short
+    if monotone and domains is None and nomination.mode_by_topology is None:
+        # If the pods fit without these targets, a search that also places them ends with the same
+        # ones: wherever it finds enough quota, at least so much room is free. That of fair sharing
+        # may start over on its way, so there the pods must fit beside all targets.
+        gone = found if state.fair_sharing is None else ()
+        with state.released(target.workload for target in gone):
+            placed = find_assignments(state, requests)
+        if not isinstance(placed, NoFit):
+            if gone:
+                apply_assignments(nomination, placed)
+            return found
     test = PlacementTest(passes, monotone, domains)
     return find_targets(state, replace(preemptor, placement=test))
 

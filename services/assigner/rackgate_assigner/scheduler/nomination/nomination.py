@@ -234,6 +234,11 @@ class Nomination:
         )
 
     @property
+    def has_domains(self) -> bool:
+        """Whether a PodSet has its domains."""
+        return any(podset.topology is not None for podset in self.podsets)
+
+    @property
     def charges(self) -> tuple[Charge, ...]:
         """What it uses of topologies."""
         return tuple(
