@@ -60,7 +60,7 @@ class QueueStatusSettings(ConfigModel):
 
     min_interval: float = Field(default=0.5, ge=0.2, le=60)
     """Minimum seconds between two rounds; each round writes every queue once, if it has changed."""
-    max_interval: float = Field(default=5.0, ge=0.2, le=300)
+    max_interval: float = Field(default=10.0, ge=0.2, le=300)
     """Maximum seconds between two writes about a queue whose counts change all the time; the
     interval increases up to it. A change of the conditions is written at once."""
 

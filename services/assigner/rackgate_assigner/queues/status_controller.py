@@ -62,7 +62,7 @@ class QueueStatusController:
         features: Features,
         fair_sharing: bool = False,
         min_interval_s: float = 0.5,
-        max_interval_s: float = 5.0,
+        max_interval_s: float = 10.0,
     ) -> None:
         self._cache, self._client = cache, client
         self._cluster_queues, self._local_queues = cluster_queues, local_queues
