@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,6 +37,23 @@ def parse(text: str) -> Samples:
             labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
             name = f"{sample.name}{{{labels}}}" if labels else sample.name
             found[name] = sample.value
+    return found
+
+
+def requests(text: str) -> Counter[tuple[str, str]]:
+    """Requests that an API server has carried out, by verb and resource, with its subresource.
+
+    Args:
+        text: its metrics; those of everything else are not parsed.
+    """
+    lines = [line for line in text.splitlines() if line.startswith("apiserver_request_total{")]
+    found: Counter[tuple[str, str]] = Counter()
+    for family in text_string_to_metric_families("\n".join([*lines, ""])):
+        for sample in family.samples:
+            labels = sample.labels
+            if labels["code"].startswith("2"):
+                resource = "/".join(filter(None, (labels["resource"], labels["subresource"])))
+                found[labels["verb"], resource] += int(sample.value)
     return found
 
 

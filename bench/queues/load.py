@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -29,6 +30,7 @@ import msgspec
 from bench.measuring import floors
 from bench.measuring.figures import FOREIGN_SHARE
 from bench.measuring.processes import BENCH, cpu_seconds, machine_busy_seconds
+from bench.measuring.scrape import requests
 from bench.measuring.world import create, leases_lost, make_nodes, playground, say, settle
 from bench.queues import objects
 from bench.queues.bare import READY, Order, Replay
@@ -154,7 +156,7 @@ def replays(records: Mapping[str, Record]) -> dict[str, Replay]:
 
 
 @asynccontextmanager
-async def replaying(started: Playground, found: Mapping[str, Replay]) -> AsyncIterator[int]:
+async def replaying(started: Playground, order: Order) -> AsyncIterator[int]:
     """A process that repeats writes; gives its id, and ends it."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -166,7 +168,7 @@ async def replaying(started: Playground, found: Mapping[str, Replay]) -> AsyncIt
     try:
         assert child.stdin is not None
         assert child.stdout is not None
-        child.stdin.write(msgspec.json.encode(Order(str(started.state), dict(found))))
+        child.stdin.write(msgspec.json.encode(order))
         child.stdin.write_eof()
         async with asyncio.timeout(READY_LIMIT_S):
             said = await child.stdout.readline()
@@ -207,12 +209,13 @@ class Bench:
         one, records = await self._play(OURS, {ASSIGNER: pid}, {})
         return one, replays(records)
 
-    async def bare(self, found: Mapping[str, Replay]) -> Round:
-        """The load with the same writes from a process that does not decide."""
+    async def bare(self, found: Mapping[str, Replay], ours: Round) -> Round:
+        """The load with the same writes as in our round from a process that does not decide."""
         await sweep(self._client, self._queues)
         await self._run("stop", ASSIGNER)
+        order = Order(str(self._started.state), dict(found), ours.events, ours.statuses)
         try:
-            async with replaying(self._started, found) as pid:
+            async with replaying(self._started, order) as pid:
                 evictions = {key: replay.evictions for key, replay in found.items()}
                 one, _ = await self._play(BARE, {BARE: pid}, evictions)
         finally:
@@ -231,10 +234,12 @@ class Bench:
         parts = self._parts
         runner = Runner(self._client, self._queues, parts, evictions)
         await settle(watched)
+        asked = await self._requests()
         busy, before = machine_busy_seconds(), cpu_seconds(watched)
         await runner.play(self._limit_s)
         end = time.perf_counter()
         after, busy = cpu_seconds(watched), machine_busy_seconds() - busy
+        asked = await self._requests() - asked
         records = runner.recorder.records
         # All have ended when the last one was seen to end.
         ends = [record.finished for record in records.values() if record.finished is not None]
@@ -257,8 +262,13 @@ class Bench:
             pending_writes=sum(record.pending_writes for record in records.values()),
             to_admission_s=times_to_admission(records, objects.class_name),
             cpu_s=cpu_s,
+            events=asked["POST", "events"],
+            statuses=asked["APPLY", "clusterqueues/status"] + asked["APPLY", "localqueues/status"],
         )
         return found, records
+
+    async def _requests(self) -> Counter[tuple[str, str]]:
+        return requests((await self._client.get("/metrics")).decode())
 
 
 async def measure(arguments: argparse.Namespace, started: Playground) -> list[Round]:
@@ -271,7 +281,7 @@ async def measure(arguments: argparse.Namespace, started: Playground) -> list[Ro
             one, written = await bench.ours()
             rounds.append(one)
             say("\n".join(describe(one, bench.least_s)))
-            rounds.append(await bench.bare(written))
+            rounds.append(await bench.bare(written, one))
             say("\n".join(describe(rounds[-1], bench.least_s)))
     return rounds
 
@@ -284,7 +294,8 @@ def describe(one: Round, least_s: Mapping[str, float]) -> list[str]:
         f" {one.rate:.1f} admissions/s",
         f"  queue use {one.use:.1%}, of it run times {one.ran:.1%}, {one.peak:.0%} of a cohort at"
         f" most; {one.evictions} evictions,"
-        f" {one.pending_writes} writes of pending reasons",
+        f" {one.pending_writes} writes of pending reasons, {one.statuses} of statuses of queues,"
+        f" {one.events} Events",
         f"  CPU seconds: {cpu} ({BENCH} creates, watches and ends the Workloads)",
         f"  bound by {binding(one, cores=os.cpu_count() or 1, least_s=least_s)}",
     ]

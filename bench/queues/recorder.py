@@ -191,6 +191,8 @@ class Round:
         to_admission_s: mean, median and 99th percentile, by class.
         cpu_s: used meanwhile, by component; `bench` is the measuring process, `others` all
             foreign work.
+        events: Events that were written.
+        statuses: statuses of ClusterQueues and LocalQueues that were written.
     """
 
     mode: str
@@ -204,6 +206,8 @@ class Round:
     pending_writes: int
     to_admission_s: dict[str, dict[str, float]] = field(default_factory=dict)
     cpu_s: dict[str, float] = field(default_factory=dict)
+    events: int = 0
+    statuses: int = 0
 
     @property
     def rate(self) -> float:

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.measuring.scrape import requests
 from bench.queues import decide, disruption, load, pending, preempt
-from bench.queues.bare import Replay, steps
+from bench.queues.bare import Replay, Share, steps
 from bench.queues.cycles import Cycles, filled, stored
 from bench.queues.kueue_load import (
     COHORTS,
@@ -208,6 +209,26 @@ def test_the_bare_client_repeats_each_write_in_order() -> None:
     recorder.see(seen({}, "never-00000"), cpu=1.0, now=0.0)
     expected = {"q/small-00000": Replay(1, 1, Admission(cluster_queue="q"))}
     assert load.replays(recorder.records) == expected
+
+
+def test_writes_are_spread_over_the_run() -> None:
+    share = Share(4)
+    taken = [progress for progress in range(0, 101, 5) if share.take(progress / 100)]
+    assert taken == [5, 30, 55, 80]
+    assert share.taken == 4
+    assert not Share(0).take(1.0)
+
+
+def test_the_requests_of_an_api_server_are_read() -> None:
+    lines = [
+        "# TYPE apiserver_request_total counter",
+        'apiserver_request_total{code="201",resource="events",subresource="",verb="POST"} 3',
+        'apiserver_request_total{code="409",resource="events",subresource="",verb="POST"} 9',
+        'apiserver_request_total{code="200",resource="x",subresource="status",verb="APPLY"} 2',
+        'apiserver_other_total{code="200"} 7',
+    ]
+    found = requests("\n".join(lines))
+    assert found == {("POST", "events"): 3, ("APPLY", "x/status"): 2}
 
 
 # What follows.
