@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from rackgate.api.names import GANG_LINK_ANNOTATION
@@ -38,6 +39,7 @@ def is_link_of_child_job(link: str, uid: str) -> bool:
     return link.startswith("job-") and link.endswith(f"-{uid[:_UID_DIGITS]}")
 
 
+@lru_cache(maxsize=1024)
 def run_id(workload_uid: str, admitted_at: str) -> str:
     """The run that one admission of a Workload of Kueue starts, as its pods are annotated.
 

@@ -137,9 +137,10 @@ class GangIndex:
         return self._current(job).podsets
 
     def _current(self, job: JobLike) -> _Known:
-        found = self._known.get(key_of(job))
+        key = key_of(job)
+        found = self._known.get(key)
         if found is None or not _is_current(found, job.metadata):
-            return self._learn(job)
+            return self._learn(key, job)
         return found
 
     def job_gang(self, job: JobLike) -> JobGang:
@@ -265,11 +266,11 @@ class GangIndex:
 
     def on_job_upsert(self, job: JobLike) -> None:
         """A job was added or changed."""
-        if not self.is_job(job):
-            self._forget(key_of(job))
-            return
         key = key_of(job)
-        before, known = self._known.get(key), self._learn(job)
+        if not self.is_job(job):
+            self._forget(key)
+            return
+        before, known = self._known.get(key), self._learn(key, job)
         is_concerned = known.choice != _NO_CHOICE or known.own in self._gangs
         if is_concerned and (known is not before or not _is_running(job)):
             self._on_change(key)
@@ -278,9 +279,9 @@ class GangIndex:
         """A job was deleted, or is not managed any more."""
         self._forget(key_of(job))
 
-    def _learn(self, job: JobLike) -> _Known:
+    def _learn(self, key: JobKey, job: JobLike) -> _Known:
         """Read what a job says about its gangs, if this version of it is not known."""
-        key, meta = key_of(job), job.metadata
+        meta = job.metadata
         known = self._known.get(key)
         if known is not None and known.uid != meta.uid:
             self._forget(key)

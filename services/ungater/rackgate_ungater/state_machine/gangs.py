@@ -13,8 +13,10 @@ pod is read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from rackgate.api.resources import WORKLOADS
 from rackgate.gang.link import is_link_of_child_job, run_id
@@ -264,7 +266,7 @@ def decide(
     held += _not_held(pods.not_held, workloads)
     return GangDecision(
         [
-            replace(ungate, run=run) if isinstance(ungate.pod, GangPod) else ungate
+            msgspec.structs.replace(ungate, run=run) if isinstance(ungate.pod, GangPod) else ungate
             for ungate in ungates
             if not isinstance(ungate.pod, GangPod) or ungate.pod.uid in released
         ],

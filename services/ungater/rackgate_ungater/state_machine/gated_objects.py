@@ -380,6 +380,11 @@ def decode_pod(data: bytes | msgspec.Raw, *, gangs: bool = False) -> GatedPod:
             owner_uid = intern(owner.uid)
             break
     workload, podset = podset_of_pod(meta.annotations, meta.labels) or ("", "")
+    indices = _indices(meta.labels)
+    of_gang = gangs and (gates & GANG or names.GANG_LINK_ANNOTATION in meta.annotations)
+    if of_gang:
+        # A rank may be in an annotation; a label of the same name counts first.
+        indices = _indices(meta.annotations) | indices
     pod = GatedPod(
         namespace=intern(meta.namespace),
         name=meta.name,
@@ -392,7 +397,7 @@ def decode_pod(data: bytes | msgspec.Raw, *, gangs: bool = False) -> GatedPod:
         terminating=meta.deletion_timestamp is not None,
         terminal=view.status.phase in ("Succeeded", "Failed"),
         selector={intern(key): intern(value) for key, value in view.spec.node_selector.items()},
-        indices=_indices(meta.labels),
+        indices=indices,
         index_offset=_parse_offset(meta.annotations.get(names.POD_INDEX_OFFSET)),
         version=_version_number(meta.resource_version),
         grace_s=float(meta.deletion_grace_period_seconds or 0) or 0.0,  # zeros are shared
@@ -405,9 +410,7 @@ def decode_pod(data: bytes | msgspec.Raw, *, gangs: bool = False) -> GatedPod:
         else "",
         slice_chain=intern(meta.annotations.get(names.KUEUE_SLICE_CHAIN_ANNOTATION, "")),
     )
-    if gangs and (gates & GANG or names.GANG_LINK_ANNOTATION in meta.annotations):
-        return _gang_pod(pod, view)
-    return pod
+    return _gang_pod(pod, view) if of_gang else pod
 
 
 def _indices(values: dict[str, str]) -> dict[str, int]:
@@ -419,11 +422,7 @@ def _indices(values: dict[str, str]) -> dict[str, int]:
 
 
 def _gang_pod(pod: GatedPod, view: _PodView) -> GangPod:
-    meta = view.metadata
-    # A rank may be in an annotation; a label of the same name counts first.
-    ranks = _indices(meta.annotations) | pod.indices
-    pod = msgspec.structs.replace(pod, indices=ranks)
-    group = view.spec.scheduling_group
+    meta, group = view.metadata, view.spec.scheduling_group
     foreign = {intern(one.name) for one in view.spec.scheduling_gates if one.name not in GATES}
     return GangPod(
         *msgspec.structs.astuple(pod),

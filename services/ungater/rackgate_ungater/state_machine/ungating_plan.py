@@ -126,8 +126,7 @@ class PodSetAdmission:
         return domain_index if domain_index < len(self._cumulative_counts) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Ungate:
+class Ungate(msgspec.Struct, frozen=True, gc=False):
     """Remove our gates from one pod and send it to one domain, in one write.
 
     Attributes:
