@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from tests.support.cluster import Cluster, until
-from tests.support.composite_jobs import jobset, replicated_job
+from tests.support.composite_jobs import (
+    jobset,
+    raycluster,
+    rayjob,
+    replicated_job,
+    worker_group,
+)
+from tests.support.composite_views import bound_pods
 from tests.support.endless_changes import Named, changed_without_end
 from tests.support.identities import as_tenant
+from tests.support.objects import Object
 from tests.support.playground import Playground
 
 pytestmark = pytest.mark.integration
@@ -19,7 +30,9 @@ async def furnish(cluster: Cluster) -> dict[str, str]:
     """A queue with room for four pods; the labels of a job that comes before all others."""
     await cluster.add_fx_a()
     preemption = {"withinClusterQueue": "LowerPriority"}
-    await cluster.add_queue(topology=False, quota={"cpu": "16"}, preemption=preemption)
+    # Memory, too: the pod that submits a RayJob asks for it.
+    quota = {"cpu": "16", "memory": "100Gi"}
+    await cluster.add_queue(topology=False, quota=quota, preemption=preemption)
     return await cluster.add_priority(1000)
 
 
@@ -61,6 +74,36 @@ async def test_a_jobset_gives_way_whatever_its_user_changes_meanwhile(
         children = await cluster.list_all(kinds.JOBS)
         found = [job["metadata"]["name"] for job in children]
         return [(kinds.JOBSETS, "set"), *((kinds.JOBS, name) for name in found if name != "urgent")]
+
+    async with as_tenant(playground, cluster) as tenant, changed_without_end(tenant, find):
+        await cluster.submit("urgent", 4, labels=urgent)
+        await cluster.bound("urgent", 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "made", "workers"),
+    [(kinds.RAY_CLUSTERS, raycluster, 3), (kinds.RAY_JOBS, rayjob, 2)],
+    ids=["raycluster", "rayjob"],
+)
+async def test_ray_gives_way_whatever_its_user_changes_meanwhile(
+    cluster: Cluster,
+    playground: Playground,
+    kind: Resource,
+    made: Callable[..., Object],
+    workers: int,
+) -> None:
+    urgent = await furnish(cluster)
+    await cluster.create(
+        kind, made("ray", [worker_group("workers", workers, cpu="4")], head_cpu="4")
+    )
+    await bound_pods(cluster, names.RAY_CLUSTER_LABEL, 1 + workers)
+
+    async def find() -> list[Named]:
+        found = [(kind, "ray")]
+        for part in (kinds.RAY_CLUSTERS, kinds.PODS):
+            listed = [one["metadata"]["name"] for one in await cluster.list_all(part)]
+            found += [(part, name) for name in listed if not name.startswith("urgent")]
+        return found
 
     async with as_tenant(playground, cluster) as tenant, changed_without_end(tenant, find):
         await cluster.submit("urgent", 4, labels=urgent)
