@@ -240,7 +240,10 @@ class _Cycle:
         return any(target.workload.key in self._preempted for target in nomination.targets)
 
     def _room(self, head: PendingWorkload, nomination: Nomination) -> _Room:
-        """Room without all targets so far, and those of the head."""
+        """Room without all targets so far, and those of the head.
+
+        A head without targets gets its domains here, as nothing else reads them before.
+        """
         node = self._state.tree.queues[head.cluster_queue]
         own = [target.workload for target in nomination.targets]
         new = [workload for workload in own if workload.key not in self._preempted]
