@@ -27,6 +27,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from rackgate.kube.transport import send_once
 from tests.support.proxy_faults import Faults, Kind, Trap, error_event, status_answer
 from tests.support.proxy_records import Write
 from tests.support.proxy_streams import Stream
@@ -324,16 +325,14 @@ class Proxy:
 
 
 def _session(context: ssl.SSLContext) -> aiohttp.ClientSession:
-    session = aiohttp.ClientSession(
+    return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=context, keepalive_timeout=30),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         read_bufsize=2**20,
         timeout=NO_LIMIT,
+        middlewares=(send_once,),  # a proxy passes a request on once, or not at all
     )
-    # A proxy passes a request on once, or not at all.
-    session._retry_connection = False
-    return session
 
 
 def _trigger_trap(trap: Trap) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from rackgate_cli.controlplane import ports, processes
 from rackgate_cli.controlplane.binaries.versions import COMPONENTS, STAGES
-from rackgate_cli.controlplane.flags import Site, arguments
+from rackgate_cli.controlplane.flags import ENVIRONMENT, Site, arguments
 from rackgate_cli.controlplane.processes import ProcessRecord
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.state import Playground, StateFolder
@@ -28,6 +28,11 @@ PORTS_FREE_LIMIT_S: Final = 10.0
 # or proxies.
 _KEPT_VARIABLES: Final = ("HOME", "PATH", "TMPDIR", "GOMAXPROCS", "GOMEMLIMIT", "GOGC")
 _PORTS: Final = {"etcd-peer": "etcd", **{name: name for name in COMPONENTS}}
+
+
+def component_environment(found: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a component, from that of the command."""
+    return ENVIRONMENT | {name: found[name] for name in _KEPT_VARIABLES if name in found}
 
 
 class Cluster:
@@ -104,7 +109,7 @@ class Cluster:
     ) -> tuple[processes.Child, ProcessRecord]:
         log = self.folder.logs / f"{name}.log"
         if env is None:
-            env = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+            env = component_environment(os.environ)
         try:
             child, record = processes.spawn(name, argv, log=log, ready_url=url, env=env)
         except OSError as error:

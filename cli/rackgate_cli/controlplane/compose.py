@@ -29,7 +29,7 @@ from rackgate_cli.controlplane.binaries.versions import (
     KWOK_VERSION,
     SERVICES,
 )
-from rackgate_cli.controlplane.flags import Site, arguments
+from rackgate_cli.controlplane.flags import ENVIRONMENT, Site, arguments
 from rackgate_cli.controlplane.install import client_with_certificate
 from rackgate_cli.controlplane.services import common_configuration
 from rackgate_cli.locations import deploy_dir
@@ -100,6 +100,7 @@ def _component(image: str, program: str, flags: Sequence[str]) -> Service:
         "image": image,
         "entrypoint": [program],
         "command": list(flags),
+        "environment": dict(ENVIRONMENT),
         # A component that starts before its dependencies exits, and is restarted.
         "restart": "unless-stopped",
         "user": "0",

@@ -179,7 +179,7 @@ def topology_requests(
         across: these are the PodSets of one of several gangs, each of which has a Workload of
             Kueue of its own. So what the whole asks for holds for all of them.
     """
-    if _asks_nothing(canonical):
+    if asks_nothing(canonical):
         return Requests()
     not_enforced = ["spec.topologySpread"] if "topologySpread" in canonical else []
     if across and "required" not in canonical.get("topologyRequest", {"required": ""}):
@@ -201,7 +201,7 @@ def topology_requests(
     return Requests(by_podset, nesting, tuple(dict.fromkeys(not_enforced)))
 
 
-def _asks_nothing(canonical: Object) -> bool:
+def asks_nothing(canonical: Object) -> bool:
     """Whether no group requests anything, or says which ranks its pods have: most do not."""
     return "topologySpread" not in canonical and not any(
         "topologyRequest" in group.value or "podRank" in group.value

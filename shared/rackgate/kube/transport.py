@@ -116,6 +116,22 @@ class RefreshableToken(Credentials):
             return False
 
 
+async def send_once(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """A middleware for sessions that send each request once.
+
+    aiohttp sends GET, PUT and DELETE again after two of its errors, if a keep-alive connection was
+    closed: a DELETE that succeeded would then return 404. Here they become an error that it raises.
+    """
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise  # no connection, so nothing was sent; aiohttp does not repeat it
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise aiohttp.ClientConnectionError(str(error) or type(error).__name__) from error
+
+
 class Transport:
     """The HTTP session, without retries and budgets."""
 
@@ -152,10 +168,8 @@ class Transport:
                 "Accept": "application/json",
                 "Accept-Encoding": "identity",
             },
+            middlewares=(send_once,),
         )
-        # aiohttp would send PUT and DELETE again if a keep-alive connection was closed: a DELETE
-        # that succeeded would then return 404. Client decides about retries.
-        self._session._retry_connection = False
 
     def request(
         self,

@@ -15,13 +15,15 @@ from rackgate.gang.forms.expand import expand
 from rackgate.gang.pod_shapes import pod_shape
 from rackgate.gang.topology_requests import GangPodSet, Rejected, RejectedReason, Requests
 from rackgate.runtime import clock
+from rackgate.wire.batch import Job
 from rackgate.wire.core import Condition, Meta
 from rackgate.wire.kueue import Admission, RequeueState, Workload, WorkloadStatus
 from rackgate_assigner.gangs.bound_pods import BoundPods
 from rackgate_assigner.gangs.gang_workload import GangWorkload, decode_gang_workload
 from rackgate_assigner.gangs.holds import Hold, HoldReason
+from rackgate_assigner.gangs.index import JobKey
 from rackgate_assigner.gangs.status.controller import LONGEST_WAIT, GangStatusController
-from rackgate_assigner.gangs.status.gang_status import Summary, Use, summarize
+from rackgate_assigner.gangs.status.gang_status import Summary, Use, is_starting, summarize
 
 ONE = (GangPodSet("main", 4, {}),)
 
@@ -245,6 +247,24 @@ def written(found: Summary) -> dict[str, Any]:
     return {**found.fields, "conditions": listed}
 
 
+@pytest.mark.parametrize(
+    ("use", "starting"),
+    [
+        (Use("train", Workload(), ONE), False),
+        (Use("train", admitted(), ONE), True),
+        (Use("train", admitted(), ONE, {"main": 3}), True),
+        (Use("train", admitted(), ONE, {"main": 3}, ["train-0"]), False),
+        (Use("train", admitted(Condition("Evicted", "True", "Preempted")), ONE), False),
+        (Use("train", admitted(), ONE, {"main": 4}), False),
+        (None, False),
+    ],
+)
+def test_a_gang_is_starting_while_its_pods_are_on_their_way(
+    use: Use | None, starting: bool
+) -> None:
+    assert is_starting(summarize(gang(), use)) == starting
+
+
 class Unused:
     """An index that knows no job."""
 
@@ -255,14 +275,40 @@ class Unused:
         return None
 
 
+class Used:
+    """An index with one job, which waits for its pods."""
+
+    job = Job(metadata=Meta(name="train", namespace="team", uid="u"))
+
+    def users(self, _gang: str) -> list[JobKey]:
+        return [JobKey("Job", "team/train")]
+
+    def choice(self, _job: Job) -> None:
+        return None
+
+    def podsets(self, _job: Job) -> tuple[GangPodSet, ...]:
+        return ONE
+
+    def workload_key(self, _job: Job) -> str:
+        return "team/k"
+
+    def topology(self, *_: Any) -> Requests:
+        return Requests()
+
+    def hold(self, _job: Job) -> None:
+        return None
+
+
 class Recorder:
     """A writer that keeps the times of its writes."""
 
     def __init__(self) -> None:
         self.at: list[float] = []
+        self.phases: list[str] = []
 
-    async def write_status(self, _meta: Meta, _status: Any) -> None:
+    async def write_status(self, _meta: Meta, status: Any) -> None:
         self.at.append(clock.monotonic())
+        self.phases.append(status["phase"])
 
 
 def described(written: Any, interval_s: float) -> GangStatusController:
@@ -315,6 +361,36 @@ async def test_a_change_is_written_once_it_rests_or_after_a_few_intervals() -> N
     running.cancel()
     late = written.at[1] >= first + LONGEST_WAIT * interval_s
     assert (rested and written.at[1] >= last + interval_s) or late
+
+
+@pytest.mark.requirement("GNG-08")
+async def test_a_start_is_described_after_a_few_intervals_or_once_it_is_over() -> None:
+    interval_s = 0.2
+    written: Any = Recorder()
+    index: Any = Used()
+    bound = {"main": 1}
+    controller = GangStatusController(
+        index,
+        {"Job": {"team/train": index.job}},
+        {"team/k": admitted()},
+        {"team/w": gang()},
+        written,
+        reporter=index,
+        bound_pods=lambda _uid: BoundPods(bound),
+        interval_s=interval_s,
+    )
+    first = clock.monotonic()
+    running = asyncio.create_task(controller.run())
+    async with asyncio.timeout(60):
+        while not written.at:
+            await asyncio.sleep(0.01)
+        bound["main"] = 4
+        controller.mark("team/w")
+        while len(written.at) < 2:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    assert written.at[0] >= first + LONGEST_WAIT * interval_s
+    assert written.phases == ["Releasing", "Running"]
 
 
 @pytest.mark.requirement("GNG-08")

@@ -11,7 +11,7 @@ import yaml
 
 from rackgate_cli.controlplane import compose
 from rackgate_cli.controlplane.binaries.versions import COMPONENTS, SERVICES
-from rackgate_cli.controlplane.cluster import Cluster
+from rackgate_cli.controlplane.cluster import Cluster, component_environment
 from rackgate_cli.controlplane.flags import Site, arguments
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.state import Playground, StateFolder
@@ -61,6 +61,13 @@ def test_compose_gives_a_component_the_playground_flags(component: str, tmp_path
     ours = without_places(arguments(site)[component], site)
     theirs = without_places(services[component]["command"], compose.compose_site())
     assert theirs == ours
+    assert services[component]["environment"] == component_environment({})
+
+
+@pytest.mark.requirement("OPS-10")
+def test_a_component_has_only_the_variables_that_are_meant_for_it() -> None:
+    found = {"HOME": "/root", "GOGC": "off", "ETCD_NAME": "other", "HTTPS_PROXY": "http://proxy"}
+    assert component_environment(found) == {"HOME": "/root", "GOGC": "off"}
 
 
 @pytest.mark.requirement("OPS-10")

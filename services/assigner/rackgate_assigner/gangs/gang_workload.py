@@ -10,8 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from rackgate.gang.forms.expand import expand, quote_off
-from rackgate.gang.levels import Object, groups_of
+from rackgate.gang.levels import Object
 from rackgate.gang.pod_shapes import ExpectedShape, expected_shape
+from rackgate.gang.topology_requests import asks_nothing
 from rackgate.wire.core import Condition, Meta, View
 from rackgate.wire.depth import tolerant
 
@@ -33,6 +34,8 @@ class GangWorkload:
         summary: the rest of the status, as JSON.
         shapes: what the templates of its eqGroups say about their pods, by the names of the gang
             group, the ranked group and the eqGroup.
+        requests_topology: whether any level of it requests a topology, or says which ranks its pods
+            have. It is kept, because it is asked for at each event of a job.
     """
 
     metadata: Meta
@@ -42,11 +45,7 @@ class GangWorkload:
     conditions: tuple[Condition, ...] = ()
     summary: bytes = b"{}"
     shapes: Mapping[tuple[str, str, str], ExpectedShape] = field(default_factory=dict)
-
-    @property
-    def requests_topology(self) -> bool:
-        """Whether any level of it requests a topology."""
-        return any("topologyRequest" in group.value for group in groups_of(self.canonical))
+    requests_topology: bool = True
 
     @property
     def has_gangs(self) -> bool:
@@ -109,6 +108,7 @@ def decode_gang_workload(raw: bytes | msgspec.Raw) -> GangWorkload:
         tuple(map(_shared, conditions.conditions)),
         encode_summary(status),
         shapes,
+        not asks_nothing(canonical),
     )
 
 

@@ -19,7 +19,7 @@ from rackgate.gang.native.templates import template_annotations
 from rackgate.gang.nesting import NestedPodSet, encode_nesting
 from rackgate.gang.runs.run_spec import decode_run_spec, encode_child_specs, encode_run_spec
 from rackgate.gang.topology_requests import GangPodSet, Rejected, Requests, topology_requests
-from rackgate.jobframework.generic_job import JobLike
+from rackgate.jobframework.generic_job import GenericJob, JobLike
 from rackgate.jobframework.registry import kind_of
 from rackgate.jobframework.templates import labels_of
 from rackgate.wire.core import Meta
@@ -57,6 +57,7 @@ class _Known:
     Attributes:
         own: key of the Workload of Kueue's API; the Workload of gangs that Rackgate makes for it
             has the same name.
+        started: what a started job was started with; None for other jobs.
     """
 
     uid: str
@@ -65,6 +66,7 @@ class _Known:
     annotations: Mapping[str, str]
     choice: GangChoice
     podsets: tuple[GangPodSet, ...]
+    started: JobGang | None
 
 
 _NO_CHOICE: Final = GangChoice()
@@ -145,19 +147,10 @@ class GangIndex:
 
     def job_gang(self, job: JobLike) -> JobGang:
         """What the start of a job needs; of a started job, what it was started with."""
-        run = decode_run_spec(job.metadata.annotations)
-        started = names.WORKLOAD_ANNOTATION in job.metadata.annotations
-        if started and run is None:
-            return NO_GANG  # it was started without, and its pods are not held
-        if started and run is not None:
-            is_own = run.workload == own_name(kind_of(job), job.metadata)
-            text = job.metadata.annotations[names.GANG_RUN_SPEC_ANNOTATION]
-            if run.children:
-                groups = self._child_pod_groups(run.children, self.podsets(job))
-                return JobGang(run.links, text, started=True, pod_groups=groups)
-            groups = self._pod_groups(run.spec, run.workload, self.podsets(job))
-            return JobGang(run.links, text, is_own, started=True, pod_groups=groups)
-        choice = self.choice(job)
+        known = self._current(job)
+        if known.started is not None:
+            return known.started
+        choice = known.choice
         if not choice.links:
             return NO_GANG
         if choice.children:
@@ -172,6 +165,23 @@ class GangIndex:
         groups = self._pod_groups(found.canonical, choice.name, self.podsets(job))
         unplaced = JobGang(choice.links, run_spec, choice.is_own, pod_groups=groups)
         return _with_requests(unplaced, requests)
+
+    def _started_gang(
+        self, kind: GenericJob[Any], meta: Meta, podsets: Sequence[GangPodSet]
+    ) -> JobGang | None:
+        """What a job was started with; None if it is not started."""
+        if names.WORKLOAD_ANNOTATION not in meta.annotations:
+            return None
+        run = decode_run_spec(meta.annotations)
+        if run is None:
+            return NO_GANG  # it was started without, and its pods are not held
+        text = meta.annotations[names.GANG_RUN_SPEC_ANNOTATION]
+        if run.children:
+            groups = self._child_pod_groups(run.children, podsets)
+            return JobGang(run.links, text, started=True, pod_groups=groups)
+        groups = self._pod_groups(run.spec, run.workload, podsets)
+        is_own = run.workload == own_name(kind, meta)
+        return JobGang(run.links, text, is_own, started=True, pod_groups=groups)
 
     def _gangs_of_children(self, job: JobLike, choice: GangChoice) -> JobGang:
         specs = {podset: one.canonical for podset, one in choice.children.items()}
@@ -226,6 +236,8 @@ class GangIndex:
         self, job: JobLike, choice: GangChoice, gang: GangWorkload, podsets: Sequence[GangPodSet]
     ) -> Requests | Rejected:
         """What a job gets from the topology requests of its Workload of gangs."""
+        if not gang.requests_topology:
+            return Requests()
         return self._requests(job, gang.canonical, podsets, choice.name)
 
     def _requests(
@@ -295,7 +307,15 @@ class GangIndex:
             if known is not None and known.choice.name != choice.name:
                 self._unlink(key, f"{meta.namespace}/{known.choice.name}")
                 self._drop_ended(key, f"{meta.namespace}/{known.choice.name}")
-            found = _Known(meta.uid, own, meta.generation, dict(meta.annotations), choice, podsets)
+            found = _Known(
+                meta.uid,
+                own,
+                meta.generation,
+                dict(meta.annotations),
+                choice,
+                podsets,
+                self._started_gang(kind, meta, podsets),
+            )
             self._known[key] = known = found
             self._by_own_name[own] = key
             if choice.children:

@@ -1,7 +1,8 @@
 """Writes the status of Workloads of gangs: once they rest for an interval, and only changes.
 
 A gang that starts without delay is not described at each step: no code waits for what it says. One
-that changes all the time is described after a few intervals, and then further and further apart.
+that is starting, or changes all the time, is described after a few intervals, and then further and
+further apart.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from rackgate_assigner.gangs.status.gang_status import (
     TYPES,
     Summary,
     Use,
+    is_starting,
     summarize,
 )
 from rackgate_assigner.gangs.status.instance_status import InstanceUse, summarize_instances
@@ -44,7 +46,8 @@ from rackgate_assigner.workqueue import WorkQueue
 
 # Seconds from the last change to the write that shows it.
 INTERVAL_S: Final = 5.0
-# Intervals from a change to the write, if other changes follow it all the time.
+# Intervals from a change to the write, if other changes follow it all the time, or will: the gang
+# is starting.
 LONGEST_WAIT: Final = 3
 # Intervals between the first two writes, and at most between two.
 FIRST_GAP: Final = 2
@@ -119,20 +122,15 @@ class GangStatusController:
         self._spacing.forget(gang.metadata.key)
         self._changed.pop(gang.metadata.key, None)
 
-    def _is_changing(self, key: str) -> bool:
-        """Whether a key has not rested for an interval, and may wait longer: it is queued again."""
-        now = clock.monotonic()
-        first, last = self._changed.get(key, (now, float("-inf")))
-        left_s = min(last + self._interval_s, first + LONGEST_WAIT * self._interval_s) - now
-        if left_s > 0:
-            self.queue.add_later(key, left_s)
-            return True
-        self._changed.pop(key, None)
-        return False
-
     async def _reconcile(self, key: str) -> None:
-        if self._is_changing(key):
+        now = clock.monotonic()
+        first, last_change = self._changed.get(key, (now, float("-inf")))
+        latest = first + LONGEST_WAIT * self._interval_s
+        rested = min(last_change + self._interval_s, latest)
+        if rested > now:
+            self.queue.add_later(key, rested - now)
             return
+        self._changed.pop(key, None)
         gang = self._gangs.get(key)
         if gang is None or gang.metadata.deletion_timestamp is not None:
             return
@@ -143,6 +141,10 @@ class GangStatusController:
         if use is None and own is None:
             last = self._use_by(self._index.last_user(key), gang)
         found = summarize(gang, use, last=last) if own is None else summarize_instances(gang, own)
+        if latest > now and is_starting(found):
+            self._changed[key] = first, now
+            self.queue.add_later(key, latest - now)
+            return
         same = encode_summary(found.fields) == gang.summary
         said = {one.type for one in found.changes}
         drop = [kind for kind in TYPES if kind not in said]

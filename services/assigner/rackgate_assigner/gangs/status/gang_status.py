@@ -37,6 +37,9 @@ EXCLUSIVE: Final = "Exclusive"
 TOPOLOGY_VALID: Final = "TopologyRequestValid"
 TOPOLOGY_ENFORCED: Final = "TopologyEnforced"
 PODS_MATCHED: Final = "PodsMatched"
+# Phases and reasons of a gang that is admitted, and whose pods are on their way.
+_STARTING: Final = frozenset(("Placed", "Collecting", "Releasing"))
+_ON_THEIR_WAY: Final = frozenset(("NotBound", "WaitingForPlacement"))
 # Reasons of it for pods that run all the same. The ungater reports those that stay gated.
 REPORTED: Final = frozenset(("NotHeld", "Ambiguous", "ShapeDiffers"))
 TYPES: Final = (
@@ -98,6 +101,14 @@ class Summary:
 
     changes: tuple[Change, ...]
     fields: Mapping[str, Any]
+
+
+def is_starting(found: Summary) -> bool:
+    """Whether there is nothing to say but that the pods of a gang are on their way."""
+    if found.fields["phase"] not in _STARTING:
+        return False
+    reasons = {one.type: str(one.reason) for one in found.changes}
+    return reasons[GANG_SCHEDULED] in _ON_THEIR_WAY and reasons[PODS_MATCHED] == "AllMatched"
 
 
 def summarize(gang: GangWorkload, use: Use | None, *, last: Use | None = None) -> Summary:
