@@ -364,7 +364,7 @@ async def test_a_change_is_written_once_it_rests_or_after_a_few_intervals() -> N
 
 
 @pytest.mark.requirement("GNG-08")
-async def test_a_start_is_described_after_a_few_intervals_or_once_it_is_over() -> None:
+async def test_a_start_is_described_after_a_few_intervals() -> None:
     interval_s = 0.2
     written: Any = Recorder()
     index: Any = Used()

@@ -147,6 +147,10 @@ class GangIndex:
 
     def job_gang(self, job: JobLike) -> JobGang:
         """What the start of a job needs; of a started job, what it was started with."""
+        annotations = job.metadata.annotations
+        is_started = names.WORKLOAD_ANNOTATION in annotations
+        if is_started and names.GANG_RUN_SPEC_ANNOTATION not in annotations:
+            return NO_GANG  # and a job that is not managed does not become a user of one
         known = self._current(job)
         if known.started is not None:
             return known.started
