@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from rackgate.api import names
 from rackgate.features import DEFAULTS
 from rackgate.jobframework.generic_job import JobLike
 from rackgate_assigner.gangs.index import GangIndex, JobKey
+from rackgate_assigner.gangs.run_spec import NO_GANG
 from tests.unit.assigner_io.builders import job
 
 
@@ -56,3 +58,20 @@ def test_the_pods_of_a_running_job_change_nothing() -> None:
 )
 def test_what_may_change_the_gangs_of_a_job(before: JobLike, after: JobLike) -> None:
     assert changed_by(before, after) == [JobKey("Job", before.metadata.key)]
+
+
+def test_a_look_at_a_job_that_is_not_managed_does_not_make_it_a_user() -> None:
+    started = indexed(meta={"annotations": {names.WORKLOAD_ANNOTATION: "k"}})
+    used: list[str] = []
+    index = GangIndex(
+        DEFAULTS,
+        {"Job": {started.metadata.key: started}},
+        {},
+        {},
+        is_job=lambda _job: False,
+        set_hold=lambda _key, _message: None,
+        on_change=lambda _key: None,
+        on_use_change=used.append,
+    )
+    assert index.job_gang(started) == NO_GANG
+    assert not used
