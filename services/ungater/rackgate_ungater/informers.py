@@ -221,7 +221,7 @@ def _child_informer(
         client,
         resource,
         decode_job,
-        on_upsert=lambda _, obj: on_event(JobSeen(obj.uid, obj.owner_uid)),
+        on_upsert=lambda _, obj: on_event(JobSeen(obj.uid, obj.owner_uid, obj.attempt)),
         on_delete=lambda obj: on_event(JobGone(obj.uid)),
         params=selector,
         key_of=lambda obj: obj.key,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -9,7 +10,8 @@ import pytest
 
 from rackgate.api import names
 from rackgate.gang.forms.expand import expand
-from rackgate_ungater.state_machine.events import PodSeen, WorkloadSeen
+from rackgate_ungater.state_machine.child_jobs import decode_job
+from rackgate_ungater.state_machine.events import JobSeen, PodGone, PodSeen, WorkloadSeen
 from rackgate_ungater.state_machine.gang_waits import (
     GANG_WAITING_S,
     MISMATCH_EVERY_S,
@@ -17,12 +19,21 @@ from rackgate_ungater.state_machine.gang_waits import (
     GangWaits,
 )
 from rackgate_ungater.state_machine.gang_workloads import GangWorkload, decode_gang_workload
-from rackgate_ungater.state_machine.gangs import GangDecision, HeldPods, progress
+from rackgate_ungater.state_machine.gangs import GangDecision, HeldPods, progress, run_of
 from rackgate_ungater.state_machine.gated_objects import GangPod, WorkloadKey, decode_pod
 from rackgate_ungater.state_machine.queue import Backlog
 from rackgate_ungater.state_machine.records import Timeouts
 from rackgate_ungater.state_machine.state_machine import StateMachine
-from tests.unit.ungater.builders import R1, gang_pod, pod, podset, workload
+from tests.unit.ungater.builders import (
+    OWNER,
+    R1,
+    PodBuilder,
+    gang_pod,
+    pod,
+    podset,
+    where,
+    workload,
+)
 
 KEY = WorkloadKey("team/train")
 FOREIGN = ("example.com/data",)
@@ -174,6 +185,66 @@ def test_another_replica_may_appear_at_any_time() -> None:
     }
     machine = machine_with(member(0, replica="x"), member(1, replica="x"), gang=gangs(**spec))
     assert progress(machine.workload_states[KEY], machine.owners) == (1, 2)
+
+
+# A JobSet that restarts.
+
+
+def of_child(job: int, attempt: int) -> PodBuilder:
+    """The only pod of a child Job."""
+    found = pod(f"pod-{job}-{attempt}").of(owner=f"job-{job}-{attempt}").rank(0)
+    return found.label(names.JOB_INDEX_LABEL, job).label(names.RESTART_ATTEMPT_LABEL, attempt)
+
+
+def jobset_with(*pods: GangPod, done: dict[str, int] | None = None) -> StateMachine:
+    """A gang of two child Jobs with one pod each, of which each may be done."""
+    machine = StateMachine(Timeouts())
+    given = workload(podset((R1, 2)), owned_by_jobset=True, admitted_at="2026-01-01T00:00:00Z")
+    given = msgspec.structs.replace(given, done_pods={"main": done} if done else {})
+    machine.handle(WorkloadSeen(given))
+    for job, attempt in product(range(2), range(2)):
+        machine.handle(JobSeen(f"job-{job}-{attempt}", OWNER, attempt))
+    for one in pods:
+        machine.handle(PodSeen(one))
+    machine.set_gang_workload("team/train", gangs(gangGroups=[{"name": "gg", "minCount": 2}]))
+    return machine
+
+
+def run_in(machine: StateMachine) -> str:
+    return run_of(machine.workload_states[KEY])
+
+
+@pytest.mark.requirement("GNG-12")
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_pods_before_a_restart_of_the_jobset_do_not_start_its_gang(phase: str) -> None:
+    """The watch of pods shows a new one before the old ones of another child Job are gone."""
+    earlier = gang_pod(of_child(0, 0).ungated(R1).build())
+    earlier = msgspec.structs.replace(
+        earlier,
+        run=run_in(jobset_with()),
+        succeeded=phase == "Succeeded",
+        terminal=phase == "Succeeded",
+    )
+    machine = jobset_with(earlier, gang_pod(of_child(1, 1).build()), done={"job-0-0": 1})
+    assert machine.propose(KEY, 0.0).ungates == []
+    assert progress(machine.workload_states[KEY], machine.owners) == (0, 1)
+    machine.handle(PodGone(earlier.uid))
+    assert machine.propose(KEY, 0.0).ungates == [], "its child Job exists, and had done one"
+    machine.handle(PodSeen(gang_pod(of_child(0, 1).build())))
+    assert where(machine.propose(KEY, 0.0).ungates) == {"pod-0-1": R1, "pod-1-1": R1}
+
+
+def test_what_a_child_job_of_the_same_attempt_has_done_counts() -> None:
+    machine = jobset_with(gang_pod(of_child(1, 1).build()), done={"job-0-1": 1})
+    assert where(machine.propose(KEY, 0.0).ungates) == {"pod-1-1": R1}
+
+
+def test_a_child_job_tells_the_restart_that_created_it() -> None:
+    labels = {names.RESTART_ATTEMPT_LABEL: "3"}
+    document = {"metadata": {"name": "j", "uid": "u", "labels": labels}}
+    assert decode_job(msgspec.json.encode(document)).attempt == 3
+    document["metadata"]["labels"] = {names.RESTART_ATTEMPT_LABEL: "x"}
+    assert decode_job(msgspec.json.encode(document)).attempt == 0
 
 
 # When an Event is due.

@@ -16,7 +16,12 @@ import msgspec
 
 from rackgate.api import names
 from rackgate.jobframework.managed import is_tas_pod
-from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload, decode_metadata
+from rackgate_ungater.state_machine.gated_objects import (
+    GatedPod,
+    GatedWorkload,
+    decode_metadata,
+    indices_of,
+)
 
 # JobSet sets the first label on its Jobs, and KubeRay the second one on what it creates for a
 # RayJob. Other objects are not watched.
@@ -31,6 +36,7 @@ class ChildJob(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         owner_uid: UID of the controlling owner, empty when there is none.
+        attempt: the restart of its JobSet that created it; 0 before the first one.
     """
 
     namespace: str
@@ -38,6 +44,7 @@ class ChildJob(msgspec.Struct, frozen=True, gc=False):
     uid: str
     resource_version: str
     owner_uid: str
+    attempt: int = 0
 
     @property
     def key(self) -> str:
@@ -59,6 +66,7 @@ def decode_job(data: bytes | msgspec.Raw) -> ChildJob:
         uid=intern(meta.uid),
         resource_version=meta.resource_version,
         owner_uid=intern(owner.uid) if owner else "",
+        attempt=indices_of(meta.labels).get(names.RESTART_ATTEMPT_LABEL, 0),
     )
 
 
@@ -67,12 +75,15 @@ class ChildJobOwners:
 
     def __init__(self) -> None:
         self._jobs: dict[str, str] = {}
+        self._attempts: dict[str, int] = {}  # without those before the first restart
 
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def update(self, job: str, owner: str) -> bool:
-        """Record a child Job; returns whether something changed."""
+    def update(self, job: str, owner: str, attempt: int = 0) -> bool:
+        """Record a child Job; returns whether its owner changed."""
+        if attempt:
+            self._attempts[job] = attempt
         if self._jobs.get(job) == owner:
             return False
         self._jobs[job] = owner
@@ -81,10 +92,21 @@ class ChildJobOwners:
     def delete(self, job: str) -> None:
         """Remove a child Job. Its remaining pods keep their domains."""
         self._jobs.pop(job, None)
+        self._attempts.pop(job, None)
 
-    def of(self, owner: str, jobs: Iterable[str]) -> frozenset[str]:
-        """Those of these child Jobs that exist and have that owner, by UID."""
-        return frozenset(job for job in jobs if self._jobs.get(job) == owner)
+    def of(self, owner: str, jobs: Iterable[str], attempt: int) -> frozenset[str]:
+        """Those of these child Jobs that exist and have that owner, by UID.
+
+        Args:
+            owner: UID.
+            jobs: UIDs.
+            attempt: without those that an earlier restart created.
+        """
+        return frozenset(
+            job
+            for job in jobs
+            if self._jobs.get(job) == owner and self._attempts.get(job, 0) >= attempt
+        )
 
     def pods_of(
         self, workload: GatedWorkload, pods: Iterable[GatedPod], *, assignment: object

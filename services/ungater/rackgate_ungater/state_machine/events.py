@@ -68,10 +68,12 @@ class JobSeen:
     Attributes:
         uid: of the Job.
         owner: UID of its controlling owner, empty without one.
+        attempt: the restart of its JobSet that created it; 0 before the first one.
     """
 
     uid: str
     owner: str
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

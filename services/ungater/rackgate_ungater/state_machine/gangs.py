@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from rackgate.api import names
 from rackgate.api.resources import WORKLOADS
 from rackgate.gang.link import is_link_of_child_job, run_id
 from rackgate.gang.membership import GangKey, Mismatch
@@ -115,6 +116,9 @@ class GangDecision:
 class PodsOfGangs:
     """The pods of gangs that belong to the owner of a Workload, without those being deleted.
 
+    Once a pod of a restarted JobSet exists, those of its earlier attempts are being deleted, too,
+    even if the watch does not show it yet. So the whole gang starts again, or none of it.
+
     Attributes:
         members: those that count. Pods that have succeeded count up to the number that is not
             needed again. A pod that was started by somebody else, without our gates, counts only in
@@ -154,17 +158,22 @@ def pods_of_gangs(workload_state: WorkloadState, owners: ChildJobOwners) -> Pods
     if workload is None:
         return found
     admissions = dict(workload_state.admissions())
-    done = _done_pods(workload, owners)
+    pods = {
+        name: owners.pods_of(workload, _pods_of_gangs(podset), assignment=_ANY_ASSIGNMENT)
+        for name, podset in workload_state.podsets.items()
+        if podset.in_gangs
+    }
+    attempt = _last_attempt(pods.values()) if workload.has_children else 0
+    done = _done_pods(workload, owners, attempt)
     total = sum_of_done_pods(done, {one.name: one.succeeded for one in workload.podsets})
-    for name, podset in workload_state.podsets.items():
-        if not podset.in_gangs:
-            continue
-        own = owners.pods_of(workload, _pods_of_gangs(podset), assignment=_ANY_ASSIGNMENT)
+    for name, own in pods.items():
         admission = admissions.get(name)
         by_child = dict(done.get(name, NOTHING))
         left = total.pop(name, 0) - sum(by_child.values())
         for pod in own:
             if not isinstance(pod, GangPod) or pod.terminating:
+                continue
+            if attempt and _attempt_of(pod) < attempt:
                 continue
             found.links.add(pod.link)
             if workload.has_children and is_link_of_child_job(pod.link, pod.owner_uid):
@@ -197,9 +206,19 @@ def _add_gone(found: PodsOfGangs, podset: str, left: int, by_child: Mapping[str,
             found.gone_of_children.setdefault(uid, {})[podset] = count
 
 
-def _done_pods(workload: GatedWorkload, owners: ChildJobOwners) -> DonePods:
+def _last_attempt(pods: Iterable[Iterable[GatedPod]]) -> int:
+    return max((_attempt_of(pod) for own in pods for pod in own), default=0)
+
+
+def _attempt_of(pod: GatedPod) -> int:
+    return pod.indices.get(names.RESTART_ATTEMPT_LABEL, 0)
+
+
+def _done_pods(workload: GatedWorkload, owners: ChildJobOwners, attempt: int) -> DonePods:
     jobs = {job for by_job in workload.done_pods.values() for job in by_job}
-    return of_children(workload.done_pods, owners.of(workload.owner_uid, jobs)) if jobs else {}
+    if not jobs:
+        return {}
+    return of_children(workload.done_pods, owners.of(workload.owner_uid, jobs, attempt))
 
 
 def _pods_of_gangs(podset: PodSetState) -> Iterator[GangPod]:
@@ -485,7 +504,7 @@ def _not_held(pods: Iterable[GangPod], workloads: Mapping[str, GangWorkload]) ->
 
 
 def _pods_message(what: str, pods: Sequence[GangPod]) -> str:
-    names = sorted(pod.name for pod in pods)
-    more = f" and {len(names) - _SHOWN_PODS} more" if len(names) > _SHOWN_PODS else ""
-    shown = ", ".join(names[:_SHOWN_PODS])
-    return f"{len(names)} pods {what}: {shown}{more}"
+    found = sorted(pod.name for pod in pods)
+    more = f" and {len(found) - _SHOWN_PODS} more" if len(found) > _SHOWN_PODS else ""
+    shown = ", ".join(found[:_SHOWN_PODS])
+    return f"{len(found)} pods {what}: {shown}{more}"

@@ -380,11 +380,11 @@ def decode_pod(data: bytes | msgspec.Raw, *, gangs: bool = False) -> GatedPod:
             owner_uid = intern(owner.uid)
             break
     workload, podset = podset_of_pod(meta.annotations, meta.labels) or ("", "")
-    indices = _indices(meta.labels)
+    indices = indices_of(meta.labels)
     of_gang = gangs and (gates & GANG or names.GANG_LINK_ANNOTATION in meta.annotations)
     if of_gang:
         # A rank may be in an annotation; a label of the same name counts first.
-        indices = _indices(meta.annotations) | indices
+        indices = indices_of(meta.annotations) | indices
     pod = GatedPod(
         namespace=intern(meta.namespace),
         name=meta.name,
@@ -413,7 +413,8 @@ def decode_pod(data: bytes | msgspec.Raw, *, gangs: bool = False) -> GatedPod:
     return _gang_pod(pod, view) if of_gang else pod
 
 
-def _indices(values: dict[str, str]) -> dict[str, int]:
+def indices_of(values: dict[str, str]) -> dict[str, int]:
+    """Labels or annotations whose value is a number."""
     return {
         intern(key): int(value)
         for key, value in values.items()

@@ -566,7 +566,7 @@ class StateMachine:
 
     def _job_seen(self, event: JobSeen) -> WorkloadKey | None:
         """Assign pods that were seen before their child Job to the Workload of its JobSet."""
-        if not self.owners.update(event.uid, event.owner):
+        if not self.owners.update(event.uid, event.owner, event.attempt):
             return None
         key = self._workload_by_parent.get(event.owner)
         if key is None:
