@@ -20,7 +20,7 @@ from tests.support.composite_jobs import (
 from tests.support.composite_views import bound_pods
 from tests.support.endless_changes import Named, changed_without_end
 from tests.support.identities import as_tenant
-from tests.support.objects import Object
+from tests.support.objects import Object, job
 from tests.support.playground import Playground
 
 pytestmark = pytest.mark.integration
@@ -106,5 +106,29 @@ async def test_ray_gives_way_whatever_its_user_changes_meanwhile(
         return found
 
     async with as_tenant(playground, cluster) as tenant, changed_without_end(tenant, find):
+        await cluster.submit("urgent", 4, labels=urgent)
+        await cluster.bound("urgent", 4)
+
+
+async def test_an_elastic_job_that_grows_gives_way_whatever_its_user_changes_meanwhile(
+    cluster: Cluster, playground: Playground
+) -> None:
+    urgent = await furnish(cluster)
+    elastic = job("train", 1, completions=50)
+    elastic["metadata"]["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
+    await cluster.create(kinds.JOBS, elastic)
+    await cluster.bound("train", 1)
+
+    async def find() -> list[Named]:
+        found = [
+            (kinds.WORKLOADS, one["metadata"]["name"])
+            for one in await cluster.list_all(kinds.WORKLOADS)
+            if not one["metadata"]["name"].startswith("job-urgent")
+        ]
+        return [(kinds.JOBS, "train"), *found]
+
+    async with as_tenant(playground, cluster) as tenant, changed_without_end(tenant, find):
+        await cluster.merge(kinds.JOBS, "train", {"spec": {"parallelism": 3}})
+        await cluster.bound("train", 3)
         await cluster.submit("urgent", 4, labels=urgent)
         await cluster.bound("urgent", 4)

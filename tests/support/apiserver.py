@@ -30,6 +30,7 @@ from aiohttp import web
 from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.transport import Credentials, Transport
+from rackgate.runtime.serving.connections import abort
 from rackgate_cli.controlplane import ports
 from tests.support.apiserver_faults import Fault, Request
 from tests.support.apiserver_objects import (
@@ -89,7 +90,7 @@ class Stream:
     def cut(self) -> None:
         """Break the connection."""
         if self.transport is not None:
-            self.transport.abort()
+            abort(self.transport)
         self.end()
 
     def _leave(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from rackgate.runtime.serving.connections import abort
 from tests.support.apiserver_objects import status_body
 
 Handler = Callable[[], Awaitable[web.StreamResponse]]
@@ -82,7 +83,7 @@ class Fault:
             if applied:
                 await handle()
             if request.transport is not None:
-                request.transport.abort()
+                abort(request.transport)
             return web.Response()
 
         return cls(answer, **match)

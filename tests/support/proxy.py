@@ -28,6 +28,7 @@ from aiohttp import web
 from yarl import URL
 
 from rackgate.kube.transport import send_once
+from rackgate.runtime.serving.connections import abort
 from tests.support.proxy_faults import Faults, Kind, Trap, error_event, status_answer
 from tests.support.proxy_records import Write
 from tests.support.proxy_streams import Stream
@@ -218,7 +219,7 @@ class Proxy:
         except (BrokenError, aiohttp.ClientError, OSError):
             # As TCP does when nobody listens behind it, or a line breaks.
             if request.transport is not None:
-                request.transport.abort()
+                abort(request.transport)
             return web.Response(status=502)
         except Exception as error:
             self.errors.append(f"{request.method} {request.path}: {error!r}")

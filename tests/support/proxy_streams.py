@@ -8,6 +8,7 @@ import time
 import aiohttp
 from aiohttp import web
 
+from rackgate.runtime.serving.connections import abort
 from tests.support.proxy_faults import Faults, Kind
 
 
@@ -45,7 +46,7 @@ class Stream:
     def cut(self) -> None:
         """Break the connection."""
         if self._transport is not None:
-            self._transport.abort()
+            abort(self._transport)
         self._chunks.put_nowait((0.0, None))
 
     def end_with(self, line: bytes) -> None:

@@ -32,6 +32,7 @@ from rackgate.kube.errors import (
 from rackgate.kube.stream import MAX_LINE_BYTES, LineSplitter
 from rackgate.kube.transport import SMALL_BODY_BYTES
 from rackgate.runtime import clock
+from rackgate.runtime.serving.connections import abort
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
 
@@ -203,7 +204,7 @@ async def test_an_answer_that_breaks_off_is_no_answer(
         await response.prepare(request)
         await response.write(b'{"metadata":{"name":"p"')
         assert request.transport is not None
-        request.transport.abort()
+        abort(request.transport)
         return response
 
     server.faults.append(Fault(half, method="PATCH", times=9))

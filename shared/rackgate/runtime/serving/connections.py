@@ -77,6 +77,16 @@ def _is_our_fault(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
+def abort(transport: asyncio.BaseTransport) -> None:
+    """Close a connection immediately, without sending what is left.
+
+    Some releases of Python 3.11 raise AttributeError for a TLS connection that was closed twice.
+    """
+    if isinstance(transport, asyncio.Transport):
+        with contextlib.suppress(AttributeError):
+            transport.abort()
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionMetrics:
     """Metrics of one server.
@@ -308,8 +318,8 @@ class Connection(asyncio.Protocol):
         self._enter(State.CLOSED)
         if self.transport is None and self.handshake is not None:
             self.handshake.cancel()
-        if isinstance(self.transport, asyncio.Transport):
-            self.transport.abort()
+        if self.transport is not None:
+            abort(self.transport)
 
     def _poll(self, events: int) -> bool:
         """Whether the socket has one of the events that the loop has not read yet."""
