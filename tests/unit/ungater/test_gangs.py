@@ -239,6 +239,15 @@ def test_what_a_child_job_of_the_same_attempt_has_done_counts() -> None:
     assert where(machine.propose(KEY, 0.0).ungates) == {"pod-1-1": R1}
 
 
+def test_the_attempt_of_a_child_job_is_the_one_that_it_names_now() -> None:
+    """A label that its user wrote and took away leaves nothing behind."""
+    machine = jobset_with(gang_pod(of_child(1, 0).build()), done={"job-0-0": 1})
+    newest = 1
+    for attempt, exists in ((5, True), (0, False)):
+        machine.handle(JobSeen("job-0-0", OWNER, attempt))
+        assert bool(machine.owners.of(OWNER, ["job-0-0"], newest)) is exists
+
+
 def test_a_child_job_tells_the_restart_that_created_it() -> None:
     labels = {names.RESTART_ATTEMPT_LABEL: "3"}
     document = {"metadata": {"name": "j", "uid": "u", "labels": labels}}

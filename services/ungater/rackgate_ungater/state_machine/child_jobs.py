@@ -84,6 +84,8 @@ class ChildJobOwners:
         """Record a child Job; returns whether its owner changed."""
         if attempt:
             self._attempts[job] = attempt
+        else:
+            self._attempts.pop(job, None)
         if self._jobs.get(job) == owner:
             return False
         self._jobs[job] = owner
