@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -17,7 +20,7 @@ from tests.support.composite_jobs import (
     replicated_job,
     worker_group,
 )
-from tests.support.composite_views import bound_pods
+from tests.support.composite_views import bound_pods, conditions, state
 from tests.support.endless_changes import Named, changed_without_end
 from tests.support.identities import as_tenant
 from tests.support.objects import Object, job
@@ -108,6 +111,42 @@ async def test_ray_gives_way_whatever_its_user_changes_meanwhile(
     async with as_tenant(playground, cluster) as tenant, changed_without_end(tenant, find):
         await cluster.submit("urgent", 4, labels=urgent)
         await cluster.bound("urgent", 4)
+
+
+@pytest.mark.parametrize("kind", [kinds.RAY_CLUSTERS, kinds.RAY_JOBS], ids=lambda kind: kind.plural)
+async def test_ray_is_told_to_stop_what_it_cannot_write(
+    cluster: Cluster, playground: Playground, kind: Resource
+) -> None:
+    """KubeRay writes nothing for a while, as if each of its writes met a newer version."""
+    urgent = await furnish(cluster)
+    made = raycluster if kind is kinds.RAY_CLUSTERS else rayjob
+    await cluster.create(kind, made("ray", [worker_group("workers", 2, cpu="4")], head_cpu="4"))
+    await bound_pods(cluster, names.RAY_CLUSTER_LABEL, 3)
+    with paused(playground.pids("kuberay")):
+        await cluster.submit("urgent", 4, labels=urgent)
+        await state(cluster, kind, "ray", "is suspending", is_suspending)
+        await cluster.event("SuspensionLate", "ray")
+    await cluster.bound("urgent", 4)
+
+
+@contextmanager
+def paused(pids: Iterable[int]) -> Iterator[None]:
+    """Stop processes, and let them go on after the block."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def is_suspending(job: Object) -> bool:
+    """Whether its status says that KubeRay is to delete its pods."""
+    status = job["status"]
+    if "jobDeploymentStatus" in status:
+        return bool(status["jobDeploymentStatus"] == "Suspending")
+    return bool(conditions(job)["RayClusterSuspending"]["status"] == "True")
 
 
 async def test_an_elastic_job_that_grows_gives_way_whatever_its_user_changes_meanwhile(

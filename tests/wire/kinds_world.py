@@ -177,9 +177,9 @@ class KindsWorld(World):
             flags = {_SUSPENDING: False, _SUSPENDED: suspend}
         else:
             flags = {_SUSPENDING: suspend, _SUSPENDED: False}
-            self.waits_in_vain &= (
-                names.RECONCILE_REQUESTED_ANNOTATION not in cluster["metadata"]["annotations"]
-            )
+            self.waits_in_vain &= names.RECONCILE_REQUESTED_ANNOTATION not in cluster[
+                "metadata"
+            ].get("annotations", {})
             if not suspend and not self.waits_in_vain:
                 self.pods[name] = 1 + _workers(cluster)
         count = self.pods.get(name, 0)

@@ -137,6 +137,14 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             " is released. A user who changes a job all the time keeps its status from being written.",
         ),
         (
+            "SuspensionLate",
+            "JobSet, RayCluster, RayJob",
+            "Warning",
+            "The job is suspended, and its controller has not begun to stop its pods within 10 s. The"
+            " status that it waits for was written, or child Jobs were suspended. A user who changes a"
+            " job all the time keeps its controller from writing.",
+        ),
+        (
             "GangWorkloadRefused",
             KINDS,
             "Warning",

@@ -166,6 +166,16 @@ def test_children_that_run_or_are_over_are_left_alone() -> None:
     assert JOBSET.stale_child_jobs(jobset(), [child(template=dirty(), part="unknown")], {}) == []
 
 
+def test_children_that_run_are_suspended_with_a_jobset_whose_controller_is_late() -> None:
+    parts = [child(0, suspend=False), child(1), child(2, suspend=False, finished=True)]
+    found = actions.plan_late_suspension(jobset(), parts, "")
+    assert isinstance(found, actions.CompleteSuspension)
+    assert [part.metadata.name for part in found.children] == ["train-workers-0"]
+    assert list(found.status_ops) == []
+    at_rest = actions.plan_late_suspension(jobset(), parts[1:], "")
+    assert isinstance(at_rest, actions.NoAction)
+
+
 def test_another_flavor_count_or_template_is_seen_before_the_start() -> None:
     of = jobset()
     other = jobset([composite.replicated_job("workers", 3, replicas=2, cpu="9")])

@@ -20,8 +20,10 @@ import structlog
 from rackgate.api import names
 from rackgate.api.names import UnderlyingCause
 from rackgate.api.resources import JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS
+from rackgate.api.timestamps import rfc3339
 from rackgate.features import DEFAULTS, Features
 from rackgate.jobframework.generic_job import GenericJob, JobLike
+from rackgate.jobframework.injection import StopPhase
 from rackgate.jobframework.managed import is_child_of_job
 from rackgate.jobframework.pod_group.gang_group import GangGroup
 from rackgate.jobframework.pod_group.pod_group import PodGroup
@@ -46,6 +48,7 @@ from rackgate_assigner.jobs.plan import (
     RequestReconcile,
     StopJob,
     plan_job,
+    plan_late_suspension,
     plan_orphaned_workload,
     plan_ownerless_workload,
     plan_unmanaged_job,
@@ -193,6 +196,8 @@ class JobController:
         self._waiting_for_pods_since: dict[Key, tuple[int, float]] = {}
         # Jobs that must stop and have no live pod, but whose status does not say so.
         self._without_pods_since: dict[Key, float] = {}
+        # Suspended jobs whose controller has not stopped them.
+        self._suspended_since: dict[Key, float] = {}
 
     async def run(self) -> None:
         """Reconcile everything once, then every change, until cancelled."""
@@ -224,6 +229,7 @@ class JobController:
         self.waiting.pop(key, None)
         self._waiting_for_pods_since.pop(key, None)
         self._without_pods_since.pop(key, None)
+        self._suspended_since.pop(key, None)
         self._verified_owners.pop(job.metadata.uid, None)
         self._had_workload.discard(job.metadata.uid)
         self._assumed_writes.forget(key.kind, key.name)
@@ -516,12 +522,33 @@ class JobController:
             return
         if own is not None and job_state.stopped and isinstance(action, NoAction):
             self._notify_in_sync(own.metadata.key)
+        if self._is_suspension_late(key, job, job_state) and isinstance(action, NoAction):
+            time = rfc3339(clock.now())
+            action = plan_late_suspension(job, self._children_of(job), time)
         if isinstance(action, CreateWorkload):
             await self._create(key, job, action)
             return
         await self._executor.execute(job, action)
         if job_state.gang_eviction is not None:
             self._report_gang_eviction(job, job_state)
+
+    def _is_suspension_late(self, key: Key, job: JobLike, job_state: JobState) -> bool:
+        """Whether a suspended job has waited for its controller for long.
+
+        The controller writes that the job is suspended before it deletes pods, and what it writes
+        is bound to a version. A user who keeps changing the job keeps its pods.
+        """
+        waits = job_state.suspended and job_state.stop.phase is StopPhase.WAIT
+        if not waits or isinstance(job, PodGroup) or job.metadata.deletion_timestamp is not None:
+            self._suspended_since.pop(key, None)
+            return False
+        now = clock.monotonic()
+        left_s = self._suspended_since.setdefault(key, now) + STATUS_LATE_S - now
+        self.queue.add_later(key, left_s if left_s > 0 else STATUS_LATE_S)
+        if left_s > 0:
+            return False
+        self._suspended_since[key] = now
+        return True
 
     async def _are_pods_gone(
         self, key: Key, job: JobLike, workload: Workload, job_state: JobState

@@ -15,7 +15,7 @@ import structlog
 
 from rackgate.api.names import FinishedReason
 from rackgate.api.resources import FLAVORS, JOBS, PODS, WORKLOADS, Resource
-from rackgate.jobframework.generic_job import GenericJob, JobLike
+from rackgate.jobframework.generic_job import SUSPEND, GenericJob, JobLike
 from rackgate.jobframework.injection import StartConflict, StopAction, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions, with_tests
 from rackgate.jobframework.managed import owner_uid_of_pod
@@ -271,6 +271,8 @@ class ActionExecutor:
                 log.info("job_stopping", job=job.metadata.key, phase=stop.phase, reason=why)
                 if stop.phase is StopPhase.SUSPEND:
                     self._report.job(job, "Stopped", why)
+            case plan.CompleteSuspension():
+                await self._complete_suspension(job, action)
             case plan.RestoreChildJobs():
                 await self._restore_child_jobs(job, action)
             case plan.StartJob(workload, gang):
@@ -413,6 +415,28 @@ class ActionExecutor:
         """One write of a stop, bound to what it depends on instead of a version."""
         tests = stop_tests(job, stop.phase)
         await self._patch_job(job, with_tests(stop.operations, uid=job.metadata.uid, tests=tests))
+
+    async def _complete_suspension(self, job: JobLike, action: plan.CompleteSuspension) -> None:
+        """Each write is bound to the suspension of the job, or to nothing that its user writes."""
+        meta, kind = job.metadata, kind_of(job)
+        written = []
+        if action.status_ops:
+            tests = [STILL_SUSPENDED]
+            body = with_tests(action.status_ops, uid=meta.uid, tests=tests)
+            path = kind.resource.path(meta.namespace, meta.name, "status")
+            await self._client.patch(path, msgspec.json.encode(body), PatchType.JSON)
+            written.append("its status was written")
+        for child in action.children:
+            body = with_tests([dict(SUSPEND)], uid=child.metadata.uid)
+            await self._patch(JOBS, child.metadata, body)
+        if action.children:
+            written.append(f"{len(action.children)} child Jobs were suspended")
+        log.info("suspension_completed", job=meta.key, children=len(action.children))
+        note = (
+            f"its controller ({kind.controller}) has not stopped it in time: "
+            f"{' and '.join(written)}; is the job changed all the time?"
+        )
+        self._report.job(job, "SuspensionLate", note, warning=True)
 
     async def _patch_job(self, job: JobLike, body: list[JsonPatchOp]) -> None:
         try:

@@ -32,6 +32,7 @@ from rackgate.jobframework.podsets import (
     total_pods,
 )
 from rackgate.jobframework.registry import kind_of
+from rackgate.wire.batch import Job
 from rackgate.wire.kueue import RequeueState, Workload
 from rackgate_assigner.gangs.reactions import GangCheck
 from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
@@ -204,6 +205,19 @@ class StopJob:
 
 
 @dataclass(frozen=True, slots=True)
+class CompleteSuspension:
+    """Write what the controller of a suspended job has not written in time.
+
+    Attributes:
+        status_ops: operations on the status of the job.
+        children: child Jobs to suspend.
+    """
+
+    status_ops: Sequence[JsonPatchOp]
+    children: Sequence[Job]
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreChildJobs:
     """Remove injected fields of an earlier admission from children of a stopped job."""
 
@@ -268,6 +282,7 @@ Action: TypeAlias = (
     | UpdatePodsReady
     | UpdateReclaimablePods
     | StopJob
+    | CompleteSuspension
     | RestoreChildJobs
     | StartJob
     | ReapplyInjection
@@ -347,6 +362,22 @@ def plan_unmanaged_job(job: JobLike, workload: Workload, job_state: JobState) ->
         if job_state.stale_child_jobs
         else _delete_workload(workload, why, job_state.live_pods, job)
     )
+
+
+def plan_late_suspension(job: JobLike, children: Sequence[Job], time: str) -> Action:
+    """The next action for a job that is suspended, and whose controller does not stop it.
+
+    Args:
+        job: as stored now.
+        children: its child Jobs.
+        time: now, as in conditions.
+    """
+    kind = kind_of(job)
+    operations = kind.suspending_status_ops(job, time)
+    running = kind.children_to_suspend(children)
+    if not (operations or running):
+        return NoAction(f"the {kind.name} is stopping")
+    return CompleteSuspension(operations, running)
 
 
 def plan_orphaned_workload(
