@@ -13,6 +13,7 @@ from bench.measuring.scrape import requests
 from bench.queues import decide, disruption, load, pending, preempt
 from bench.queues.bare import Replay, Share, steps
 from bench.queues.cycles import Cycles, filled, stored
+from bench.queues.ideal import ideal_to_admission
 from bench.queues.kueue_load import (
     COHORTS,
     QUEUES_PER_COHORT,
@@ -280,6 +281,18 @@ def test_the_whole_load_is_compared_with_kueues_figures() -> None:
     rounds[0].to_admission_s = waits
     lines = load.aims(rounds, topology=False, scale=1.0)
     assert [line.rpartition(" ")[2] for line in lines[2:]] == ["MISSED", "met", "met", "MISSED"]
+
+
+def test_somebody_who_decides_at_once_waits_for_writes_and_quota_alone() -> None:
+    """A fast API server: large Workloads find quota, and others wait until it is left."""
+    parts = streams(topology=False)
+    fast = ideal_to_admission(parts, 1e6)
+    assert fast["large"] == pytest.approx(0.2, abs=0.1)
+    assert fast["large"] < fast["medium"] < fast["small"]
+    slow = ideal_to_admission(parts, 250.0)
+    assert all(slow[size] > fast[size] for size in fast)
+    few = [part for part in streams(topology=False, scale=0.0) if part.of.name == "small"]
+    assert ideal_to_admission(few, 100.0)["small"] == pytest.approx(0.3)
 
 
 def test_one_size_grows_at_a_time_and_then_all() -> None:
