@@ -115,10 +115,12 @@ class Fault:
 
 def faults() -> list[Fault]:
     """All faults, file by file."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it is there
     return [
         Fault(**{**entry, "rows": tuple(entry["rows"]), "tests": tuple(entry["tests"])})
         for file in sorted(FAULTS.glob("*.yaml"))
-        for entry in yaml.safe_load(file.read_text())
+        for document in yaml.load_all(file.read_text(), loader)
+        for entry in document
     ]
 
 

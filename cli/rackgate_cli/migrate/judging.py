@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from rackgate.api import names
-from rackgate.api.crd import CRD_KINDS, crd_document
+from rackgate.api.crd import CRD_KINDS
 from rackgate.api.unsupported import (
     Unsupported,
     misspelled_queue_label,
@@ -84,13 +84,11 @@ MAX_FINDINGS: Final = 100  # of one object: a hostile one has more
 
 def served_versions() -> dict[str, frozenset[str]]:
     """The versions of each kind of Kueue that the API server serves with Rackgate."""
-    found: dict[str, frozenset[str]] = {}
-    for kind in CRD_KINDS:
-        if kind.group == names.GROUP:
-            spec = crd_document(kind)["spec"]
-            served = frozenset(one["name"] for one in spec["versions"] if one["served"])
-            found[spec["names"]["kind"]] = served
-    return found
+    return {
+        kind.model.__name__: frozenset(kind.versions)
+        for kind in CRD_KINDS
+        if kind.group == names.GROUP
+    }
 
 
 _SERVED: Final = served_versions()

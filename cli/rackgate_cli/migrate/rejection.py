@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -31,16 +32,15 @@ _TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
 }
 
 
-def _schemas() -> dict[tuple[str, str], Object]:
+@functools.cache
+def _schemas() -> Mapping[tuple[str, str], Object]:
+    """The schema of each kind and version; it takes time to make them."""
     documents = [crd_document(kind)["spec"] for kind in CRD_KINDS if kind.group == names.GROUP]
     return {
         (spec["names"]["kind"], version["name"]): version["schema"]["openAPIV3Schema"]
         for spec in documents
         for version in spec["versions"]
     }
-
-
-_SCHEMAS: Final = _schemas()
 
 
 def job_errors(kind_name: str, obj: Object) -> Sequence[FieldError]:
@@ -66,7 +66,7 @@ def schema_errors(kind: str, version: str, obj: Object) -> Iterator[FieldError]:
         yield FieldError("metadata", "must be an object with a name")
     elif not any(isinstance(meta.get(key), str) and meta[key] for key in ("name", "generateName")):
         yield FieldError("metadata.name", "is required, and must be a string")
-    schema = _SCHEMAS.get((kind, version), {})
+    schema = _schemas().get((kind, version), {})
     for key, inner in schema.get("properties", {}).items():
         if key not in ("metadata", "status") and obj.get(key) is not None:
             yield from _errors(obj[key], inner, key)

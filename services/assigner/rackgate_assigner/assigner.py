@@ -541,7 +541,8 @@ class Assigner:
         """Wait until every required watch has listed once: before that, no decision is made."""
         for watch in self.watches.needed():
             await watch.synced()
-        log.info("caches_synced", frozen=freeze_heap())
+        freeze_heap()
+        log.info("caches_synced")
 
     def visibility(self, settings: VisibilitySettings, client: Client) -> VisibilityController:
         """The visibility API, which a standby serves, too."""

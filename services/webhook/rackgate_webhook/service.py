@@ -141,9 +141,9 @@ class WebhookService:
         await first_of(manager.loaded, stop)
         if stop.is_set():
             return
-        frozen = freeze_heap()  # a full garbage collection would delay callers and free nothing
+        freeze_heap()  # a full garbage collection would delay callers and free nothing
         await self._server.start()
-        log.info("webhook_serving", port=self._server.port, frozen=frozen)
+        log.info("webhook_serving", port=self._server.port)
         await stop.wait()
         # Become unready, wait until callers move away, close the port, send the last responses.
         self._draining = True

@@ -92,6 +92,11 @@ class CrdKind:
         """File name of the CustomResourceDefinition."""
         return f"{self.group}_{self.plural}.yaml"
 
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The served versions, oldest first."""
+        return (self.version,) if self.old_version is None else (OLD_VERSION, self.version)
+
 
 _AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")
 
@@ -340,7 +345,6 @@ def crd_document(kind: CrdKind) -> Schema:
     }
     if kind.short_names:
         names["shortNames"] = list(kind.short_names)
-    versions = [kind.version] if kind.old_version is None else [OLD_VERSION, kind.version]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -350,7 +354,7 @@ def crd_document(kind: CrdKind) -> Schema:
             "names": names,
             "scope": "Namespaced" if kind.namespaced else "Cluster",
             "conversion": _conversion(kind),
-            "versions": [_version_entry(kind, version) for version in versions],
+            "versions": [_version_entry(kind, version) for version in kind.versions],
         },
     }
 

@@ -201,12 +201,11 @@ async def watch_loop_lag(every_s: float = 0.5) -> None:
         EVENT_LOOP_LAG.observe(max(0.0, loop.time() - due))
 
 
-def freeze_heap() -> int:
-    """Collect once, exclude all objects from later collections, and return their number.
+def freeze_heap() -> None:
+    """Collect once, and exclude all objects from later collections.
 
     Call it after the first sync of all caches: a full collection of a large cache blocks the loop
     for tens of milliseconds.
     """
     gc.collect()
     gc.freeze()
-    return gc.get_freeze_count()
