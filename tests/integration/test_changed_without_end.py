@@ -20,7 +20,7 @@ from tests.support.composite_jobs import (
     replicated_job,
     worker_group,
 )
-from tests.support.composite_views import bound_pods, conditions, state
+from tests.support.composite_views import bound_pods
 from tests.support.endless_changes import Named, changed_without_end
 from tests.support.identities import as_tenant
 from tests.support.objects import Object, job
@@ -114,18 +114,33 @@ async def test_ray_gives_way_whatever_its_user_changes_meanwhile(
 
 
 @pytest.mark.parametrize("kind", [kinds.RAY_CLUSTERS, kinds.RAY_JOBS], ids=lambda kind: kind.plural)
-async def test_ray_is_told_to_stop_what_it_cannot_write(
+async def test_ray_gives_way_while_kuberay_does_nothing(
     cluster: Cluster, playground: Playground, kind: Resource
 ) -> None:
-    """KubeRay writes nothing for a while, as if each of its writes met a newer version."""
+    """As if each of its writes met a newer version."""
     urgent = await furnish(cluster)
     made = raycluster if kind is kinds.RAY_CLUSTERS else rayjob
     await cluster.create(kind, made("ray", [worker_group("workers", 2, cpu="4")], head_cpu="4"))
     await bound_pods(cluster, names.RAY_CLUSTER_LABEL, 3)
     with paused(playground.pids("kuberay")):
         await cluster.submit("urgent", 4, labels=urgent)
-        await state(cluster, kind, "ray", "is suspending", is_suspending)
-        await cluster.event("SuspensionLate", "ray")
+        await cluster.bound("urgent", 4)
+        await cluster.event("StopLate", "ray")
+    await cluster.delete(kinds.JOBS, "urgent")
+    await bound_pods(cluster, names.RAY_CLUSTER_LABEL, 3)
+
+
+async def test_a_rayjob_that_kuberay_ignores_gives_way(
+    cluster: Cluster, playground: Playground
+) -> None:
+    """KubeRay does nothing with a RayJob that has a value which it rejects."""
+    urgent = await furnish(cluster)
+    made = rayjob("ray", [worker_group("workers", 2, cpu="4")], head_cpu="4")
+    await cluster.create(kinds.RAY_JOBS, made)
+    await bound_pods(cluster, names.RAY_CLUSTER_LABEL, 3)
+    async with as_tenant(playground, cluster) as tenant:
+        await tenant.merge(kinds.RAY_JOBS, "ray", {"spec": {"activeDeadlineSeconds": 0}})
+    await cluster.submit("urgent", 4, labels=urgent)
     await cluster.bound("urgent", 4)
 
 
@@ -139,14 +154,6 @@ def paused(pids: Iterable[int]) -> Iterator[None]:
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-
-
-def is_suspending(job: Object) -> bool:
-    """Whether its status says that KubeRay is to delete its pods."""
-    status = job["status"]
-    if "jobDeploymentStatus" in status:
-        return bool(status["jobDeploymentStatus"] == "Suspending")
-    return bool(conditions(job)["RayClusterSuspending"]["status"] == "True")
 
 
 async def test_an_elastic_job_that_grows_gives_way_whatever_its_user_changes_meanwhile(

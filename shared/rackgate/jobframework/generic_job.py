@@ -354,27 +354,6 @@ class GenericJob(ABC, Generic[V]):
             children: its child Jobs, for kinds that have child Jobs.
         """
 
-    def suspending_status_ops(self, job: V, time: str) -> list[JsonPatchOp]:
-        """Operations on the status of a suspended job after which its controller deletes its pods.
-
-        Controllers of some kinds write that they suspend a job before they do it. The write is
-        bound to a version, so a user who keeps changing the job keeps it from being made.
-
-        Args:
-            job: as stored, suspended.
-            time: now, as in conditions.
-
-        Returns:
-            None if its controller has written this, or needs no status.
-        """
-        del job, time
-        return []
-
-    def children_to_suspend(self, children: Sequence[Job]) -> list[Job]:
-        """Child Jobs that should be suspended with the job, and are not."""
-        del children
-        return []
-
     def remaining_pods(self, job: V, children: Sequence[Job]) -> int:
         """Pods of a suspended job, or of one that is being deleted, as far as its status shows."""
         return 0

@@ -137,12 +137,12 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             " is released. A user who changes a job all the time keeps its status from being written.",
         ),
         (
-            "SuspensionLate",
+            "StopLate",
             "JobSet, RayCluster, RayJob",
             "Warning",
-            "The job is suspended, and its controller has not begun to stop its pods within 10 s. The"
-            " status that it waits for was written, or child Jobs were suspended. A user who changes a"
-            " job all the time keeps its controller from writing.",
+            "The job is suspended, and its controller has not stopped it within 10 s. Its pods were deleted,"
+            " or its children suspended. The controller may be down or reject the job, or the job is changed"
+            " all the time.",
         ),
         (
             "GangWorkloadRefused",

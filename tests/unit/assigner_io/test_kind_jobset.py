@@ -166,14 +166,11 @@ def test_children_that_run_or_are_over_are_left_alone() -> None:
     assert JOBSET.stale_child_jobs(jobset(), [child(template=dirty(), part="unknown")], {}) == []
 
 
-def test_children_that_run_are_suspended_with_a_jobset_whose_controller_is_late() -> None:
+def test_children_that_run_are_suspended_if_their_controller_does_not_do_it() -> None:
     parts = [child(0, suspend=False), child(1), child(2, suspend=False, finished=True)]
-    found = actions.plan_late_suspension(jobset(), parts, "")
-    assert isinstance(found, actions.CompleteSuspension)
-    assert [part.metadata.name for part in found.children] == ["train-workers-0"]
-    assert list(found.status_ops) == []
-    at_rest = actions.plan_late_suspension(jobset(), parts[1:], "")
-    assert isinstance(at_rest, actions.NoAction)
+    found = actions.plan_late_stop(jobset(), parts, 10.0)
+    assert found == actions.CompleteStop([parts[0]], [], 10.0)
+    assert isinstance(actions.plan_late_stop(jobset(), parts[1:], 10.0), actions.NoAction)
 
 
 def test_another_flavor_count_or_template_is_seen_before_the_start() -> None:

@@ -74,25 +74,9 @@ def test_a_cluster_is_at_rest_by_its_condition(status: dict[str, Any], settled: 
     assert (found.stop.phase is not StopPhase.WAIT) is settled
 
 
-def test_what_kuberay_has_not_written_for_a_suspended_cluster_is_written_once() -> None:
-    status = ray_status(HeadPodReady=True, RayClusterSuspending=False, RayClusterSuspended=False)
-    found = cluster(started=True, status=status)
-    operations = RAYCLUSTER.suspending_status_ops(found, "2026-01-02T03:04:05Z")
-    after = apply_patch({"status": status}, operations)["status"]
-    changed = {one["type"]: one for one in after["conditions"]}["RayClusterSuspending"]
-    assert (changed["status"], changed["lastTransitionTime"]) == ("True", "2026-01-02T03:04:05Z")
-    assert [one for one in after["conditions"] if one is not changed] == [
-        one for one in status["conditions"] if one["type"] != "RayClusterSuspending"
-    ]
-    assert RAYCLUSTER.suspending_status_ops(cluster(started=True, status=after), "") == []
-    moved = {"status": {"conditions": status["conditions"][1:]}}
-    with pytest.raises(PatchError):
-        apply_patch(moved, operations)
-
-
-@pytest.mark.parametrize("status", [{}, {"state": "ready"}, ray_status(RayClusterSuspended=True)])
-def test_a_cluster_without_conditions_or_at_rest_needs_no_status(status: dict[str, Any]) -> None:
-    assert RAYCLUSTER.suspending_status_ops(cluster(started=True, status=status), "") == []
+def test_pods_of_a_cluster_that_its_operator_does_not_stop_are_deleted() -> None:
+    found = actions.plan_late_stop(running(), (), 10.0)
+    assert found == actions.CompleteStop([], [running()], 10.0)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import tomllib
 from collections import Counter
@@ -155,15 +156,18 @@ def test_no_role_of_a_service_has_a_wildcard_or_reads_all_secrets() -> None:
 
 @pytest.mark.requirement("OPS-05", "OPS-15")
 def test_only_the_ungater_may_write_pods_and_only_the_assigner_jobs() -> None:
-    writers: dict[str, set[str]] = {}
+    """Pods that their controller does not stop are deleted by the assigner."""
+    holders: dict[tuple[str, str], set[str]] = {}
     for role in objects("rbac", "ClusterRole").values():
         for rule in role["rules"]:
-            if set(rule["verbs"]) & {"create", "update", "patch", "delete"}:
-                for resource in rule["resources"]:
-                    writers.setdefault(resource, set()).add(role["metadata"]["name"])
-    assert writers["pods"] == {"rackgate-ungater.rackgate-system"}
-    assert writers["jobs"] == {"rackgate-assigner.rackgate-system"}
-    assert writers["workloads/status"] == {"rackgate-assigner.rackgate-system"}
+            for verb, resource in itertools.product(rule["verbs"], rule["resources"]):
+                holders.setdefault((verb, resource), set()).add(role["metadata"]["name"])
+    for resource, writer in (("pods", "ungater"), ("jobs", "assigner"), ("workloads", "assigner")):
+        assert holders["patch", resource] == {f"rackgate-{writer}.rackgate-system"}
+    assert holders["patch", "workloads/status"] == {"rackgate-assigner.rackgate-system"}
+    assert holders["delete", "pods"] == {"rackgate-assigner.rackgate-system"}
+    assert not {("create", "pods"), ("update", "pods"), ("update", "jobs")} & set(holders)
+    assert not {("create", "jobs"), ("delete", "jobs")} & set(holders)
 
 
 @pytest.mark.requirement("OPS-05")

@@ -19,7 +19,7 @@ from rackgate_assigner.watches import decode_workload
 from rackgate_webhook.admission.validate import validate
 from tests.support.composite_jobs import marks, rayjob, worker_group
 from tests.support.objects import RACK
-from tests.unit.govern.patching import PatchError, apply_patch
+from tests.unit.govern.patching import apply_patch
 from tests.unit.webhook.reviews import review
 
 ASKS = marks(required=RACK)
@@ -210,22 +210,6 @@ def test_it_is_inactive_when_its_cluster_and_its_submitter_are_deleted() -> None
     # On its way to another cluster, which KubeRay may create from what it read before.
     asked["metadata"]["annotations"] = {names.WORKLOAD_ANNOTATION: "rayjob-train"}
     assert not RAYJOB.is_inactive(decoded(asked), ())
-
-
-@pytest.mark.parametrize("status", ["Initializing", "Running"])
-def test_what_kuberay_has_not_written_for_a_suspended_job_is_written_once(status: str) -> None:
-    asked = rayjob("train", [], suspend=True)
-    operations = RAYJOB.suspending_status_ops(decoded(asked, jobDeploymentStatus=status), "")
-    stored = {"status": {"jobDeploymentStatus": status}}
-    assert apply_patch(stored, operations)["status"]["jobDeploymentStatus"] == "Suspending"
-    with pytest.raises(PatchError):
-        apply_patch({"status": {"jobDeploymentStatus": "Complete"}}, operations)
-
-
-@pytest.mark.parametrize("status", ["", "Suspending", "Suspended", "Complete", "Retrying"])
-def test_a_job_in_another_state_needs_no_status(status: str) -> None:
-    asked = rayjob("train", [], suspend=True)
-    assert RAYJOB.suspending_status_ops(decoded(asked, jobDeploymentStatus=status), "") == []
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ import structlog
 from rackgate.api import names
 from rackgate.api.names import UnderlyingCause
 from rackgate.api.resources import JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS
-from rackgate.api.timestamps import rfc3339
 from rackgate.features import DEFAULTS, Features
 from rackgate.jobframework.generic_job import GenericJob, JobLike
 from rackgate.jobframework.injection import StopPhase
@@ -42,13 +41,15 @@ from rackgate_assigner.gangs.run_spec import NO_GANG
 from rackgate_assigner.jobs.executor import ActionExecutor, Stores
 from rackgate_assigner.jobs.patches import spec_ops
 from rackgate_assigner.jobs.plan import (
+    Action,
     CheckGangs,
     CreateWorkload,
     NoAction,
     RequestReconcile,
     StopJob,
+    may_run,
     plan_job,
-    plan_late_suspension,
+    plan_late_stop,
     plan_orphaned_workload,
     plan_ownerless_workload,
     plan_unmanaged_job,
@@ -196,8 +197,8 @@ class JobController:
         self._waiting_for_pods_since: dict[Key, tuple[int, float]] = {}
         # Jobs that must stop and have no live pod, but whose status does not say so.
         self._without_pods_since: dict[Key, float] = {}
-        # Suspended jobs whose controller has not stopped them.
-        self._suspended_since: dict[Key, float] = {}
+        # Jobs with a Workload that must stop and wait for their controller, by uid.
+        self._stopping_since: dict[str, float] = {}
 
     async def run(self) -> None:
         """Reconcile everything once, then every change, until cancelled."""
@@ -206,6 +207,7 @@ class JobController:
             self._pods.clear()
         self._assumed_creations.clear()
         self._left_to_collector_until.clear()
+        self._stopping_since.clear()
         jobs = [Key(kind, name) for kind, store in self._stores.jobs.items() for name in store]
         workloads = [Key(WORKLOADS.kind, name) for name in self._stores.workloads]
         await self.queue.run([*jobs, *workloads])
@@ -229,7 +231,6 @@ class JobController:
         self.waiting.pop(key, None)
         self._waiting_for_pods_since.pop(key, None)
         self._without_pods_since.pop(key, None)
-        self._suspended_since.pop(key, None)
         self._verified_owners.pop(job.metadata.uid, None)
         self._had_workload.discard(job.metadata.uid)
         self._assumed_writes.forget(key.kind, key.name)
@@ -280,6 +281,7 @@ class JobController:
         self._elapsed.forget(workload.metadata.key)
         self._left_to_collector_until.pop(workload.metadata.key, None)
         self._missing_owners.pop(workload.metadata.key, None)
+        self._stopping_since.pop(workload.job_uid, None)
         self._owner_removed.discard(workload.metadata.key)
         if self._gang_pods is not None:
             self._gang_pods.forget(workload.metadata.key)
@@ -408,6 +410,11 @@ class JobController:
         else:
             self.queue.add(Key(WORKLOADS.kind, workload.metadata.key))
 
+    def _enqueue_for_workload_later(self, workload: Workload, delay_s: float) -> None:
+        job = self.job_for(workload)
+        key = Key(WORKLOADS.kind, workload.metadata.key) if job is None else _key(job)
+        self.queue.add_later(key, delay_s)
+
     def _enqueue_owner(self, child: Job) -> None:
         """Reconcile the owner of a child if it is stopping, or the child is a gang.
 
@@ -522,36 +529,59 @@ class JobController:
             return
         if own is not None and job_state.stopped and isinstance(action, NoAction):
             self._notify_in_sync(own.metadata.key)
-        if self._is_suspension_late(key, job, job_state) and isinstance(action, NoAction):
-            time = rfc3339(clock.now())
-            action = plan_late_suspension(job, self._children_of(job), time)
         if isinstance(action, CreateWorkload):
             await self._create(key, job, action)
             return
-        await self._executor.execute(job, action)
+        await self._execute(job, own, job_state, action)
         if job_state.gang_eviction is not None:
             self._report_gang_eviction(job, job_state)
 
-    def _is_suspension_late(self, key: Key, job: JobLike, job_state: JobState) -> bool:
-        """Whether a suspended job has waited for its controller for long.
+    async def _execute(
+        self, job: JobLike, workload: Workload | None, job_state: JobState, action: Action
+    ) -> None:
+        """Execute an action, and then complete a stop that is late."""
+        uid = job.metadata.uid
+        is_late = workload is not None and self._is_stop_late(job, workload, job_state, action)
+        await self._executor.execute(job, action)
+        if workload is None or not is_late:
+            return
+        children = (*self._children_of(job), *self._child_objects_of(job))
+        await self._executor.execute(job, plan_late_stop(job, children, STATUS_LATE_S))
+        if uid in self._stopping_since:
+            self._stopping_since[uid] = clock.monotonic()
+        self._enqueue_for_workload_later(workload, STATUS_LATE_S)
 
-        The controller writes that the job is suspended before it deletes pods, and what it writes
-        is bound to a version. A user who keeps changing the job keeps its pods.
+    def _is_stop_late(
+        self, job: JobLike, workload: Workload, job_state: JobState, action: Action
+    ) -> bool:
+        """Whether a job that must stop waits for its controller, and has done so for long.
+
+        Controllers of some kinds write that they suspend a job before they delete its pods. A user
+        who keeps changing the job keeps that from being written, as it is bound to a version. And
+        they ignore a job with a value that they reject. If its user resumes it meanwhile, it is
+        suspended again, and its time goes on.
         """
-        waits = job_state.suspended and job_state.stop.phase is StopPhase.WAIT
-        if not waits or isinstance(job, PodGroup) or job.metadata.deletion_timestamp is not None:
-            self._suspended_since.pop(key, None)
+        uid, phase = job.metadata.uid, job_state.stop.phase
+        waits = phase is StopPhase.WAIT
+        resumed = phase is StopPhase.SUSPEND and isinstance(action, StopJob)
+        over = isinstance(job, PodGroup) or job.metadata.deletion_timestamp is not None
+        if over or not (waits or resumed) or workload.metadata.key not in self._stores.workloads:
+            self._stopping_since.pop(uid, None)
             return False
         now = clock.monotonic()
-        left_s = self._suspended_since.setdefault(key, now) + STATUS_LATE_S - now
-        self.queue.add_later(key, left_s if left_s > 0 else STATUS_LATE_S)
+        left_s = self._stopping_since.setdefault(uid, now) + STATUS_LATE_S - now
         if left_s > 0:
-            return False
-        self._suspended_since[key] = now
-        return True
+            self._enqueue_for_workload_later(workload, left_s)
+        return left_s <= 0 and (resumed or isinstance(action, NoAction))
 
     async def _are_pods_gone(
-        self, key: Key, job: JobLike, workload: Workload, job_state: JobState
+        self,
+        key: Key,
+        job: JobLike,
+        workload: Workload,
+        job_state: JobState,
+        *,
+        unmanaged: bool = False,
     ) -> bool:
         """Whether a job that must stop has no pods, while its status does not say so in time.
 
@@ -559,14 +589,14 @@ class JobController:
         keeps that from being written, and would keep its quota.
         """
         waits = (
-            _must_give_back(workload)
+            _must_give_back(workload, unmanaged=unmanaged)
             and job_state.suspended
             and not job_state.stopped
             and not isinstance(job, PodGroup)
             and not self._live_pods(job.metadata.uid).total
         )
         children = (*self._children_of(job), *self._child_objects_of(job)) if waits else ()
-        if not waits or any(_may_run(child) for child in children):
+        if not waits or any(may_run(child) for child in children):
             self._without_pods_since.pop(key, None)
             return False
         now = clock.monotonic()
@@ -865,8 +895,10 @@ class JobController:
             job_state = read_job_state(
                 live, workload, Priority(), children=self._children_of(live), live_pods=live_pods
             )
+            if await self._are_pods_gone(key, live, workload, job_state, unmanaged=True):
+                job_state = replace(job_state, pods_gone=True)
             action = plan_unmanaged_job(live, workload, job_state)
-            await self._executor.execute(live, action)
+            await self._execute(live, workload, job_state, action)
             self._assumed_writes.forget(kind.name, owner)  # no watch will show it
             # The pod watch reports pods that must be gone first.
             pods_remain = (
@@ -976,18 +1008,17 @@ def _key(job: JobLike) -> Key:
     return Key(kind_of(job).name, job.metadata.key)
 
 
-def _must_give_back(workload: Workload) -> bool:
-    """Whether a Workload has quota that it gives back as soon as its job has stopped."""
+def _must_give_back(workload: Workload, *, unmanaged: bool = False) -> bool:
+    """Whether a Workload has quota that it gives back as soon as its job has stopped.
+
+    Args:
+        workload: as stored.
+        unmanaged: its job has left its queue.
+    """
     if workload.status.admission is None or workload.is_true(names.WorkloadCondition.FINISHED):
         return False
     deleted = workload.metadata.deletion_timestamp is not None
-    return deleted or workload.is_true(names.WorkloadCondition.EVICTED)
-
-
-def _may_run(child: JobLike) -> bool:
-    """Whether the child of a job may create pods."""
-    kind = kind_of(child)
-    return not kind.is_suspended(child) and kind.finished(child) is None
+    return unmanaged or deleted or workload.is_true(names.WorkloadCondition.EVICTED)
 
 
 def _exceeds_admission(workload: Workload, count: LivePodCount) -> bool:

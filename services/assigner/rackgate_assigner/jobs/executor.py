@@ -7,7 +7,9 @@ between does not matter, so a user who keeps changing an object does not keep it
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -48,7 +50,7 @@ from rackgate_assigner.jobs.patches import (
     workload_body,
 )
 from rackgate_assigner.jobs.pod_groups.patches import group_workload_body
-from rackgate_assigner.jobs.pod_groups.writer import PodGroupWriter
+from rackgate_assigner.jobs.pod_groups.writer import PodGroupWriter, concurrently
 from rackgate_assigner.jobs.state import (
     FlavorMissingError,
     is_owned_by,
@@ -142,12 +144,9 @@ class ActionExecutor:
             job: of any kind.
             controllers: uids of the job and of what it has created pods with.
         """
-        selector = kind_of(job).pod_selector(job)
-        params = {"labelSelector": selector} if selector else {}
-        pages = self._client.list_pages(PODS.path(job.metadata.namespace), params)
-        pods = [_decode_pod(raw) async for page in pages for raw in page_items(page)]
         return any(
-            not pod.terminal and owner_uid_of_pod(pod.metadata) in controllers for pod in pods
+            not pod.terminal and owner_uid_of_pod(pod.metadata) in controllers
+            for pod in await self._list_pods(job)
         )
 
     async def is_admitted(self, job: JobLike, workload: str) -> bool:
@@ -271,8 +270,8 @@ class ActionExecutor:
                 log.info("job_stopping", job=job.metadata.key, phase=stop.phase, reason=why)
                 if stop.phase is StopPhase.SUSPEND:
                     self._report.job(job, "Stopped", why)
-            case plan.CompleteSuspension():
-                await self._complete_suspension(job, action)
+            case plan.CompleteStop():
+                await self._complete_stop(job, action)
             case plan.RestoreChildJobs():
                 await self._restore_child_jobs(job, action)
             case plan.StartJob(workload, gang):
@@ -416,27 +415,58 @@ class ActionExecutor:
         tests = stop_tests(job, stop.phase)
         await self._patch_job(job, with_tests(stop.operations, uid=job.metadata.uid, tests=tests))
 
-    async def _complete_suspension(self, job: JobLike, action: plan.CompleteSuspension) -> None:
-        """Each write is bound to the suspension of the job, or to nothing that its user writes."""
-        meta, kind = job.metadata, kind_of(job)
-        written = []
-        if action.status_ops:
-            tests = [STILL_SUSPENDED]
-            body = with_tests(action.status_ops, uid=meta.uid, tests=tests)
-            path = kind.resource.path(meta.namespace, meta.name, "status")
-            await self._client.patch(path, msgspec.json.encode(body), PatchType.JSON)
-            written.append("its status was written")
-        for child in action.children:
-            body = with_tests([dict(SUSPEND)], uid=child.metadata.uid)
-            await self._patch(JOBS, child.metadata, body)
-        if action.children:
-            written.append(f"{len(action.children)} child Jobs were suspended")
-        log.info("suspension_completed", job=meta.key, children=len(action.children))
+    async def _complete_stop(self, job: JobLike, action: plan.CompleteStop) -> None:
+        """Suspend the children and delete the pods of a job, if it is still suspended.
+
+        Raises:
+            KubeError: of one of the writes; the others are made all the same.
+        """
+        kind, meta = kind_of(job), job.metadata
+        live = await self.read_job(kind, meta.key)
+        if live is None or live.metadata.uid != meta.uid or not kind.is_suspended(live):
+            return
+        pods = [pod for owner in action.owners for pod in await self._pods_of(owner)]
+        writes = [partial(self._suspend_child, child) for child in action.children]
+        writes += [partial(self._delete_pod, pod.metadata) for pod in pods]
+        if not writes:
+            return
+        await concurrently(writes)
+        log.info("stop_completed", job=meta.key, children=len(action.children), pods=len(pods))
         note = (
-            f"its controller ({kind.controller}) has not stopped it in time: "
-            f"{' and '.join(written)}; is the job changed all the time?"
+            f"its controller ({kind.controller}) had {action.after_s:g} s to stop it: its pods were"
+            " deleted, and its children suspended; the controller may be down or reject the job, or"
+            " the job is changed all the time"
         )
-        self._report.job(job, "SuspensionLate", note, warning=True)
+        self._report.job(job, "StopLate", note, warning=True)
+
+    async def _suspend_child(self, child: JobLike) -> None:
+        body = with_tests([dict(SUSPEND)], uid=child.metadata.uid)
+        with suppress(NotFoundError):
+            await self._patch(kind_of(child).resource, child.metadata, body)
+
+    async def _delete_pod(self, meta: Meta) -> None:
+        options = msgspec.json.encode({"preconditions": {"uid": meta.uid}})
+        with suppress(NotFoundError):
+            await self._client.delete(PODS.path(meta.namespace, meta.name), options)
+
+    async def _pods_of(self, owner: JobLike) -> list[Pod]:
+        """Pods that it controls itself, read now, that have not ended and are not being deleted."""
+        uid = owner.metadata.uid
+        return [
+            pod
+            for pod in await self._list_pods(owner)
+            if not pod.terminal
+            and pod.metadata.deletion_timestamp is None
+            and pod.metadata.controller is not None
+            and pod.metadata.controller.uid == uid
+        ]
+
+    async def _list_pods(self, job: JobLike) -> list[Pod]:
+        """Pods with the label of a job, and those of others that have it."""
+        selector = kind_of(job).pod_selector(job)
+        params = {"labelSelector": selector} if selector else {}
+        pages = self._client.list_pages(PODS.path(job.metadata.namespace), params)
+        return [_decode_pod(raw) async for page in pages for raw in page_items(page)]
 
     async def _patch_job(self, job: JobLike, body: list[JsonPatchOp]) -> None:
         try:

@@ -32,7 +32,6 @@ from rackgate.jobframework.podsets import (
     total_pods,
 )
 from rackgate.jobframework.registry import kind_of
-from rackgate.wire.batch import Job
 from rackgate.wire.kueue import RequeueState, Workload
 from rackgate_assigner.gangs.reactions import GangCheck
 from rackgate_assigner.gangs.run_spec import NO_GANG, JobGang
@@ -205,16 +204,18 @@ class StopJob:
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteSuspension:
-    """Write what the controller of a suspended job has not written in time.
+class CompleteStop:
+    """Do what the controller of a suspended job has not done in time.
 
     Attributes:
-        status_ops: operations on the status of the job.
-        children: child Jobs to suspend.
+        children: to suspend.
+        owners: whose pods are deleted: the job or its children.
+        after_s: how long its controller had time.
     """
 
-    status_ops: Sequence[JsonPatchOp]
-    children: Sequence[Job]
+    children: Sequence[JobLike]
+    owners: Sequence[JobLike]
+    after_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +283,7 @@ Action: TypeAlias = (
     | UpdatePodsReady
     | UpdateReclaimablePods
     | StopJob
-    | CompleteSuspension
+    | CompleteStop
     | RestoreChildJobs
     | StartJob
     | ReapplyInjection
@@ -350,6 +351,10 @@ def plan_unmanaged_job(job: JobLike, workload: Workload, job_state: JobState) ->
         return _delete_workload(workload, why, job_state.live_pods, job)
     if names.QUEUE_LABEL in job.metadata.labels:
         why = f"the {job_state.kind} belongs to another owner"
+    if job_state.pods_gone and workload.status.admission is not None:
+        if not workload.is_true(WorkloadCondition.EVICTED):
+            return EvictWorkload(workload, EvictionReason.JOB_CHANGED, why)
+        return _release_quota(workload, job_state.execution)
     if job_state.started and not job_state.stopped:
         return _stop_job(job_state, why)
     operations = remove_creation_injection_ops(job)
@@ -364,20 +369,28 @@ def plan_unmanaged_job(job: JobLike, workload: Workload, job_state: JobState) ->
     )
 
 
-def plan_late_suspension(job: JobLike, children: Sequence[Job], time: str) -> Action:
-    """The next action for a job that is suspended, and whose controller does not stop it.
+def plan_late_stop(job: JobLike, children: Sequence[JobLike], after_s: float) -> Action:
+    """The next action for a suspended job that its controller has not stopped in time.
+
+    Pods of Jobs are left to the Job controller, which deletes them before it writes anything.
 
     Args:
         job: as stored now.
-        children: its child Jobs.
-        time: now, as in conditions.
+        children: of all kinds.
+        after_s: how long its controller had time.
     """
-    kind = kind_of(job)
-    operations = kind.suspending_status_ops(job, time)
-    running = kind.children_to_suspend(children)
-    if not (operations or running):
-        return NoAction(f"the {kind.name} is stopping")
-    return CompleteSuspension(operations, running)
+    running = [child for child in children if may_run(child)]
+    kinds = ((one, kind_of(one)) for one in (job, *children))
+    owners = [one for one, kind in kinds if not (kind.built_in or kind.child_job_label)]
+    if not (running or owners):
+        return NoAction(f"the {kind_of(job).name} is stopping")
+    return CompleteStop(running, owners, after_s)
+
+
+def may_run(child: JobLike) -> bool:
+    """Whether the child of a job may create pods."""
+    kind = kind_of(child)
+    return not kind.is_suspended(child) and kind.finished(child) is None
 
 
 def plan_orphaned_workload(

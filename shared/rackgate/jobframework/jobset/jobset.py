@@ -220,16 +220,6 @@ class JobSetJob(GenericJob[JobSet]):
             if child.finished is None
         )
 
-    def children_to_suspend(self, children: Sequence[Job]) -> list[Job]:
-        """Those that have not ended. Its controller suspends one after the other."""
-        return [
-            child
-            for child in children
-            if child.spec.suspend is not True
-            and child.finished is None
-            and child.metadata.deletion_timestamp is None
-        ]
-
     def remaining_pods(self, job: JobSet, children: Sequence[Job]) -> int:
         """Pods of its child Jobs that are active or terminating."""
         return sum(map(stopping_pods, children))

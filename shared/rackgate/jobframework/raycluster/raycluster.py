@@ -25,7 +25,7 @@ from rackgate.features import Features
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import GenericJob, Manifest, RequestedCount, TemplateEdits
 from rackgate.jobframework.injection import PodTemplate
-from rackgate.jobframework.jsonpatch import JsonPatchOp, name_tests, value_test
+from rackgate.jobframework.jsonpatch import name_tests
 from rackgate.jobframework.podsets import (
     MAX_PODSETS,
     counts_of,
@@ -237,22 +237,6 @@ class RayClusterJob(GenericJob[RayCluster]):
         if suspended is not None or suspending is not None:
             return suspended is not None and suspended.status == "True"
         return job.status.state in _INACTIVE_STATES
-
-    def suspending_status_ops(self, job: RayCluster, time: str) -> list[JsonPatchOp]:
-        """KubeRay deletes no pods before RayClusterSuspending is True, unless it has no conditions.
-
-        It writes both conditions False when the cluster starts.
-        """
-        for index, condition in enumerate(job.status.conditions):
-            if condition.type == _SUSPENDING and condition.status == "False":
-                path = f"/status/conditions/{index}"
-                return [
-                    value_test(f"{path}/type", _SUSPENDING),
-                    value_test(f"{path}/status", "False"),
-                    {"op": "replace", "path": f"{path}/status", "value": "True"},
-                    {"op": "add", "path": f"{path}/lastTransitionTime", "value": time},
-                ]
-        return []
 
     def pods_ready(self, job: RayCluster, admitted: Mapping[str, int]) -> bool:
         """The head is ready, and as many workers as are admitted and requested."""

@@ -26,7 +26,6 @@ from rackgate.jobframework.generic_job import (
     TemplateEdits,
 )
 from rackgate.jobframework.injection import PodTemplate
-from rackgate.jobframework.jsonpatch import JsonPatchOp, value_test
 from rackgate.jobframework.podsets import MAX_PODSETS, podset_json
 from rackgate.jobframework.raycluster.raycluster import (
     SUBMITTER,
@@ -65,8 +64,6 @@ _SUBMITTER_RESOURCES: Final = {
 }
 # Values of status.jobDeploymentStatus.
 _NEW: Final = ""
-_SUSPENDABLE: Final = frozenset({"Initializing", "Running"})
-_SUSPENDING: Final = "Suspending"
 _SUSPENDED: Final = "Suspended"
 _READY: Final = frozenset({"Running", "Waiting", "Complete", "Failed"})
 _ENDED: Final = frozenset({"Complete", "Failed"})
@@ -207,15 +204,6 @@ class RayJobJob(GenericJob[RayJob]):
         if status == _NEW:
             return names.WORKLOAD_ANNOTATION not in job.metadata.annotations
         return status in (_SUSPENDED, *_ENDED)
-
-    def suspending_status_ops(self, job: RayJob, time: str) -> list[JsonPatchOp]:
-        """KubeRay deletes the cluster and the submitter when the status is Suspending."""
-        del time
-        status = job.status.job_deployment_status
-        if status not in _SUSPENDABLE:
-            return []
-        path = "/status/jobDeploymentStatus"
-        return [value_test(path, status), {"op": "replace", "path": path, "value": _SUSPENDING}]
 
     def pods_ready(self, job: RayJob, admitted: Mapping[str, int]) -> bool:
         """Whether the cluster was ready. Its own status is not copied while the job runs."""

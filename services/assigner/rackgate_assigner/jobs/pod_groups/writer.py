@@ -89,7 +89,7 @@ class PodGroupWriter:
             if isinstance(patch, StartConflict):
                 return patch
             patches.append((pod, patch))
-        await _concurrently([partial(self._start_pod, *one) for one in patches])
+        await concurrently([partial(self._start_pod, *one) for one in patches])
         return len(patches)
 
     async def stop(self, group: PodGroup) -> int:
@@ -104,7 +104,7 @@ class PodGroupWriter:
     async def tidy(self, group: PodGroup, workload: Workload | None) -> list[GroupPod]:
         """Delete surplus pods, and release those that need not be kept; the surplus pods."""
         released = pods_to_release(group, workload)
-        await _concurrently([partial(self._release, pod) for pod in released])
+        await concurrently([partial(self._release, pod) for pod in released])
         # Pods that a gang does not need may belong to its next run.
         surplus = [] if isinstance(group, GangGroup) else pods_to_delete(group)
         await self._delete(surplus)
@@ -113,7 +113,7 @@ class PodGroupWriter:
     async def release(self, group: GangGroup) -> int:
         """Remove the gate of gangs from pods that are in no gang and in no queue; how many."""
         held = [pod for pod in group.pods if names.GANG_GATE in pod.gates and pod.active]
-        await _concurrently([partial(self._start_pod, pod, release_patch(pod)) for pod in held])
+        await concurrently([partial(self._start_pod, pod, release_patch(pod)) for pod in held])
         return len(held)
 
     async def read(self, kind: str, key: str, known: object = None) -> PodGroup | None:
@@ -149,7 +149,7 @@ class PodGroupWriter:
 
     async def _delete(self, pods: Sequence[GroupPod], *, in_any_version: bool = False) -> int:
         delete = partial(self._delete_pod, in_any_version=in_any_version)
-        await _concurrently([partial(delete, pod) for pod in pods])
+        await concurrently([partial(delete, pod) for pod in pods])
         return len(pods)
 
     async def _delete_pod(self, pod: GroupPod, *, in_any_version: bool) -> None:
@@ -188,7 +188,7 @@ class PodGroupWriter:
             self._assumed_writes.written(PODS.kind, meta, answer)
 
 
-async def _concurrently(writes: Sequence[Callable[[], Awaitable[None]]]) -> None:
+async def concurrently(writes: Sequence[Callable[[], Awaitable[None]]]) -> None:
     """Execute writes; one that fails does not stop the others.
 
     Raises:

@@ -1,9 +1,12 @@
-"""The controller of a suspended job cannot write what it writes before it stops pods (ADR 75).
+"""The controller of a suspended job does not stop its pods (ADR 75).
 
-A user who keeps changing the job keeps it from being written, as each write meets a newer version.
+It cannot write the status that it writes before, as its user keeps changing the job, or it ignores
+the job, because its user wrote something that it rejects.
 """
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 
@@ -23,9 +26,9 @@ POD = "train-pod"
 
 
 class StarvedKindsWorld(KindsWorld):
-    """From `starved` on, controllers write no status of a suspended job, and suspend no child.
+    """From `starved` on, controllers of JobSets, RayClusters and RayJobs do nothing.
 
-    The pod `POD` is deleted when its controller may delete it.
+    The Job controller still deletes the pod `POD` when its Job is suspended.
     """
 
     starved = False
@@ -50,29 +53,22 @@ class StarvedKindsWorld(KindsWorld):
         if self.starved and item["spec"].get("suspend"):
             self._later(self._delete_pod)
 
-    def _is_stuck(self, resource: Resource, name: str) -> Object | None:
-        item = self.get(resource, name, NAMESPACE)
-        return item if self.starved and item and item["spec"].get("suspend") else None
+    def _drop(self, full_name: str, key: str) -> None:
+        super()._drop(full_name, key)
+        if full_name == kinds.PODS.full_name:
+            self.pods.clear()
 
     def _jobset_step(self, name: str) -> None:
-        if self._is_stuck(kinds.JOBSETS, name) is None:
+        if not self.starved:
             super()._jobset_step(name)
 
     def _cluster_step(self, name: str) -> None:
-        stuck = self._is_stuck(kinds.RAY_CLUSTERS, name)
-        if stuck is None:
+        if not self.starved:
             super()._cluster_step(name)
-        elif is_suspending(stuck):
-            self.pods[name] = 0
-            self._delete_pod()
 
     def _ray_job_step(self, name: str) -> None:
-        stuck = self._is_stuck(kinds.RAY_JOBS, name)
-        if stuck is None:
+        if not self.starved:
             super()._ray_job_step(name)
-        elif is_suspending(stuck):
-            self._drop_ray_cluster(name)
-            self._delete_pod()
 
 
 def pod_of(world: KindsWorld, kind: str) -> tuple[Resource, Object, dict[str, str]]:
@@ -84,18 +80,8 @@ def pod_of(world: KindsWorld, kind: str) -> tuple[Resource, Object, dict[str, st
     return kinds.RAY_CLUSTERS, world.of(kinds.RAY_CLUSTERS, name), labels
 
 
-def is_suspending(item: Object) -> bool:
-    """Whether the status says that the controller is to delete the pods."""
-    status = item["status"]
-    flags = {one["type"]: one["status"] for one in status.get("conditions", [])}
-    return (
-        flags.get("RayClusterSuspending") == "True"
-        or status.get("jobDeploymentStatus") == "Suspending"
-    )
-
-
 @pytest.mark.parametrize("kind", STORIES)
-async def test_a_suspended_job_gives_its_quota_back_though_its_controller_cannot_write(
+async def test_a_suspended_job_gives_its_quota_back_though_its_controller_does_nothing(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_controller, "STATUS_LATE_S", 0.2)
@@ -107,7 +93,7 @@ async def test_a_suspended_job_gives_its_quota_back_though_its_controller_cannot
         world.run_pod(*pod_of(world, kind))
         world.starved = True
         drain(world, "HoldAndDrain")
-        await eventually(lambda: world.events("SuspensionLate"))
+        await eventually(lambda: world.events("StopLate"))
         await eventually(lambda: not world.holds_quota(story.resource, "train"))
         assert world.get(kinds.PODS, POD, NAMESPACE) is None
         assert all(child["spec"]["suspend"] for child in world.children("train"))
@@ -119,6 +105,59 @@ async def test_a_suspended_job_gives_its_quota_back_though_its_controller_cannot
         drain(world, "None")
         await eventually(lambda: world.is_running(story.resource, "train"))
         assert world.broken_rules == []
+
+
+@pytest.mark.parametrize("kind", STORIES)
+async def test_a_job_that_leaves_its_queue_is_stopped_though_its_controller_does_nothing(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_controller, "STATUS_LATE_S", 0.2)
+    story = STORIES[kind]
+    async with StarvedKindsWorld() as world, assigner(world):
+        furnish(world)
+        world.add(story.resource, story.manifest())
+        await eventually(lambda: world.state(story.resource, "train", "PodsReady")[0] == "True")
+        world.run_pod(*pod_of(world, kind))
+        world.starved = True
+        world.change(
+            story.resource, "train", lambda one: one["metadata"]["labels"].pop(names.QUEUE_LABEL)
+        )
+        await eventually(lambda: world.events("StopLate"))
+        await eventually(lambda: world.get(kinds.PODS, POD, NAMESPACE) is None)
+        await eventually(lambda: not world.holds_quota(story.resource, "train"))
+        assert world.broken_rules == []
+
+
+async def test_a_user_who_resumes_a_job_that_must_stop_wins_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs_controller, "STATUS_LATE_S", 0.5)
+    story = STORIES["raycluster"]
+    async with StarvedKindsWorld() as world, assigner(world):
+        furnish(world)
+        world.add(story.resource, story.manifest())
+        await eventually(lambda: world.state(story.resource, "train", "PodsReady")[0] == "True")
+        world.run_pod(*pod_of(world, "raycluster"))
+        world.starved = True
+        world.change(
+            story.resource, "train", lambda one: one["metadata"]["labels"].pop(names.QUEUE_LABEL)
+        )
+
+        async def resume() -> None:
+            while True:
+                await asyncio.sleep(0.2)
+                spec = world.of(story.resource, "train")["spec"]
+                if spec["suspend"]:
+                    world.change(story.resource, "train", resumed)
+
+        resuming = asyncio.create_task(resume())
+        await eventually(lambda: world.get(kinds.PODS, POD, NAMESPACE) is None)
+        resuming.cancel()
+
+
+def resumed(item: Object) -> None:
+    """Its user lets it run."""
+    item["spec"]["suspend"] = False
 
 
 def drain(world: KindsWorld, policy: str) -> None:
