@@ -141,7 +141,7 @@ EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
             "JobSet, RayCluster, RayJob",
             "Warning",
             "The job is suspended, and its controller has not stopped it within 10 s. Its pods were deleted,"
-            " or its children suspended. The controller may be down or reject the job, or the job is changed"
+            " or its children suspended. The controller may be slow, down or reject it, or the job is changed"
             " all the time.",
         ),
         (

@@ -434,7 +434,7 @@ class ActionExecutor:
         log.info("stop_completed", job=meta.key, children=len(action.children), pods=len(pods))
         note = (
             f"its controller ({kind.controller}) had {action.after_s:g} s to stop it: its pods were"
-            " deleted, and its children suspended; the controller may be down or reject the job, or"
+            " deleted, and its children suspended; the controller may be slow, down or reject it, or"
             " the job is changed all the time"
         )
         self._report.job(job, "StopLate", note, warning=True)
