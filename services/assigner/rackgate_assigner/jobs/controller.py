@@ -545,7 +545,7 @@ class JobController:
         await self._executor.execute(job, action)
         if workload is None or not is_late:
             return
-        children = (*self._children_of(job), *self._child_objects_of(job))
+        children = (*await self._executor.child_jobs(job), *self._child_objects_of(job))
         await self._executor.execute(job, plan_late_stop(job, children, STATUS_LATE_S))
         if uid in self._stopping_since:
             self._stopping_since[uid] = clock.monotonic()
@@ -605,6 +605,7 @@ class JobController:
             self.queue.add_later(key, left_s)
             return False
         del self._without_pods_since[key]
+        children = (*await self._executor.child_jobs(job), *self._child_objects_of(job))
         uids = {job.metadata.uid, *(child.metadata.uid for child in children)}
         if await self._executor.has_pods(job, uids):
             self.queue.add_later(key, STATUS_LATE_S)

@@ -22,7 +22,7 @@ from rackgate.jobframework.injection import StartConflict, StopAction, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions, with_tests
 from rackgate.jobframework.managed import owner_uid_of_pod
 from rackgate.jobframework.pod_group.pod_group import PodGroup
-from rackgate.jobframework.registry import POD_KINDS, kind_of
+from rackgate.jobframework.registry import JOB, POD_KINDS, kind_of
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import (
     AlreadyExistsError,
@@ -136,6 +136,20 @@ class ActionExecutor:
             return None
         job: JobLike = kind.decode(raw)
         return job
+
+    async def child_jobs(self, job: JobLike) -> list[Job]:
+        """The Jobs that a job controls, read now: no watch shows those of a RayJob."""
+        label, meta = kind_of(job).child_job_label, job.metadata
+        if not label:
+            return []
+        params = {"labelSelector": f"{label}={meta.name}"}
+        pages = self._client.list_pages(JOBS.path(meta.namespace), params)
+        found = [JOB.decode(raw) async for page in pages for raw in page_items(page)]
+        return [
+            child
+            for child in found
+            if child.metadata.controller is not None and child.metadata.controller.uid == meta.uid
+        ]
 
     async def has_pods(self, job: JobLike, controllers: Container[str]) -> bool:
         """Whether there are pods of a job, read now, that have not ended.
@@ -434,8 +448,8 @@ class ActionExecutor:
         log.info("stop_completed", job=meta.key, children=len(action.children), pods=len(pods))
         note = (
             f"its controller ({kind.controller}) had {action.after_s:g} s to stop it: its pods were"
-            " deleted, and its children suspended; the controller may be slow, down or reject it, or"
-            " the job is changed all the time"
+            " deleted, and its children suspended; the controller may be slow, down or reject it,"
+            " or the job is changed all the time"
         )
         self._report.job(job, "StopLate", note, warning=True)
 
