@@ -12,6 +12,7 @@ from rackgate.api import resources as kinds
 from rackgate.gang.lifecycle import own_name
 from rackgate.jobframework.registry import JOB
 from rackgate.wire.core import Meta
+from rackgate_assigner.gangs.status import controller as status_controller
 from tests.support.apiserver import Object
 from tests.support.apiserver_faults import Fault
 from tests.support.objects import BLOCK, RACK
@@ -356,7 +357,14 @@ def shown(world: GangWorld, name: str) -> dict[str, tuple[str, str]]:
     return {c["type"]: (c["status"], c["reason"]) for c in listed}
 
 
+@pytest.fixture
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statuses are written at once: in production the tests would take two minutes each."""
+    monkeypatch.setattr(status_controller, "INTERVAL_S", 0.05)
+
+
 @pytest.mark.requirement("GNG-08")
+@pytest.mark.usefixtures("short_intervals")
 async def test_the_status_follows_the_gang_and_its_last_write_is_enough() -> None:
     async with gang_world() as world, gang_assigner(world):
         world.ready = False
@@ -397,6 +405,7 @@ def set_phase(phase: str, pod: Object) -> None:
 
 
 @pytest.mark.requirement("STR-17")
+@pytest.mark.usefixtures("short_intervals")
 async def test_the_status_shows_the_phase_of_the_pods_until_the_job_is_gone() -> None:
     async with gang_world() as world, gang_assigner(world):
         world.ready = False

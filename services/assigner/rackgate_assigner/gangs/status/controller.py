@@ -72,7 +72,7 @@ class GangStatusController:
         children: ChildJobGangs | None = None,
         bound_pods_of_child: Callable[[str, str], BoundPods] | None = None,
         workers: int = 4,
-        interval_s: float = INTERVAL_S,
+        interval_s: float | None = None,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -89,13 +89,14 @@ class GangStatusController:
             children: child Jobs that have Workloads of gangs of their own.
             bound_pods_of_child: by the uids of a job and of its child Job.
             workers: objects that are written at the same time.
-            interval_s: see `INTERVAL_S`, `LONGEST_WAIT`, `FIRST_GAP` and `MOST_GAP`.
+            interval_s: None for `INTERVAL_S`; see also `LONGEST_WAIT`, `FIRST_GAP` and `MOST_GAP`.
         """
         self._index, self._jobs, self._workloads = index, jobs, workloads
         self._gangs, self._writer, self._bound_pods = gangs, writer, bound_pods
         self._report = reporter
-        self._interval_s, self._instances, self._native = interval_s, instances, native
-        self._spacing = Spacing[str](FIRST_GAP * interval_s, MOST_GAP * interval_s)
+        self._interval_s = INTERVAL_S if interval_s is None else interval_s
+        self._instances, self._native = instances, native
+        self._spacing = Spacing[str](FIRST_GAP * self._interval_s, MOST_GAP * self._interval_s)
         self._children, self._bound_pods_of_child = children, bound_pods_of_child
         # Monotonic seconds of the first and the last change that the queue has a key for.
         self._changed: dict[str, tuple[float, float]] = {}
