@@ -114,7 +114,7 @@ async def test_ray_gives_way_whatever_its_user_changes_meanwhile(
 
 
 @pytest.mark.parametrize("kind", [kinds.RAY_CLUSTERS, kinds.RAY_JOBS], ids=lambda kind: kind.plural)
-async def test_ray_gives_way_while_kuberay_does_nothing(
+async def test_ray_is_preempted_while_kuberay_does_nothing(
     cluster: Cluster, playground: Playground, kind: Resource
 ) -> None:
     """As if each of its writes met a newer version."""
@@ -130,7 +130,7 @@ async def test_ray_gives_way_while_kuberay_does_nothing(
     await bound_pods(cluster, names.RAY_CLUSTER_LABEL, 3)
 
 
-async def test_a_rayjob_that_kuberay_ignores_gives_way(
+async def test_a_rayjob_that_kuberay_ignores_is_preempted(
     cluster: Cluster, playground: Playground
 ) -> None:
     """KubeRay does nothing with a RayJob that has a value which it rejects."""

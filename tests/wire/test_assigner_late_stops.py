@@ -81,7 +81,7 @@ def pod_of(world: KindsWorld, kind: str) -> tuple[Resource, Object, dict[str, st
 
 
 @pytest.mark.parametrize("kind", STORIES)
-async def test_a_suspended_job_gives_its_quota_back_though_its_controller_does_nothing(
+async def test_a_suspended_job_releases_its_quota_though_its_controller_does_nothing(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_controller, "STATUS_LATE_S", 0.2)

@@ -168,9 +168,10 @@ def test_children_that_run_or_are_over_are_left_alone() -> None:
 
 def test_children_that_run_are_suspended_if_their_controller_does_not_do_it() -> None:
     parts = [child(0, suspend=False), child(1), child(2, suspend=False, finished=True)]
-    found = actions.plan_late_stop(jobset(), parts, 10.0)
-    assert found == actions.CompleteStop([parts[0]], [], 10.0)
-    assert isinstance(actions.plan_late_stop(jobset(), parts[1:], 10.0), actions.NoAction)
+    own = own_workload(jobset())
+    found = actions.plan_late_stop(jobset(), own, parts, 10.0)
+    assert found == actions.CompleteStop(own, [parts[0]], [], 10.0)
+    assert isinstance(actions.plan_late_stop(jobset(), own, parts[1:], 10.0), actions.NoAction)
 
 
 def test_another_flavor_count_or_template_is_seen_before_the_start() -> None:

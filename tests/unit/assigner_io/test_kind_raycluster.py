@@ -75,8 +75,9 @@ def test_a_cluster_is_at_rest_by_its_condition(status: dict[str, Any], settled: 
 
 
 def test_pods_of_a_cluster_that_its_operator_does_not_stop_are_deleted() -> None:
-    found = actions.plan_late_stop(running(), (), 10.0)
-    assert found == actions.CompleteStop([], [running()], 10.0)
+    own = own_workload(running())
+    found = actions.plan_late_stop(running(), own, (), 10.0)
+    assert found == actions.CompleteStop(own, [], [running()], 10.0)
 
 
 @pytest.mark.parametrize(

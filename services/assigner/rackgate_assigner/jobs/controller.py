@@ -546,7 +546,8 @@ class JobController:
         if workload is None or not is_late:
             return
         children = (*await self._executor.child_jobs(job), *self._child_objects_of(job))
-        await self._executor.execute(job, plan_late_stop(job, children, STATUS_LATE_S))
+        late = plan_late_stop(job, workload, children, STATUS_LATE_S)
+        await self._executor.execute(job, late)
         if uid in self._stopping_since:
             self._stopping_since[uid] = clock.monotonic()
         self._enqueue_for_workload_later(workload, STATUS_LATE_S)
@@ -589,7 +590,7 @@ class JobController:
         keeps that from being written, and would keep its quota.
         """
         waits = (
-            _must_give_back(workload, unmanaged=unmanaged)
+            _must_release_quota(workload, unmanaged=unmanaged)
             and job_state.suspended
             and not job_state.stopped
             and not isinstance(job, PodGroup)
@@ -1009,8 +1010,8 @@ def _key(job: JobLike) -> Key:
     return Key(kind_of(job).name, job.metadata.key)
 
 
-def _must_give_back(workload: Workload, *, unmanaged: bool = False) -> bool:
-    """Whether a Workload has quota that it gives back as soon as its job has stopped.
+def _must_release_quota(workload: Workload, *, unmanaged: bool = False) -> bool:
+    """Whether a Workload has quota that it releases as soon as its job has stopped.
 
     Args:
         workload: as stored.

@@ -445,7 +445,8 @@ class ActionExecutor:
         if not writes:
             return
         await concurrently(writes)
-        log.info("stop_completed", job=meta.key, children=len(action.children), pods=len(pods))
+        workload, count = action.workload.metadata.key, len(action.children)
+        log.info("stop_completed", job=meta.key, workload=workload, children=count, pods=len(pods))
         note = (
             f"its controller ({kind.controller}) had {action.after_s:g} s to stop it: its pods were"
             " deleted, and its children suspended; the controller may be slow, down or reject it,"

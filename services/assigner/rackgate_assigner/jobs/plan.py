@@ -208,11 +208,13 @@ class CompleteStop:
     """Do what the controller of a suspended job has not done in time.
 
     Attributes:
+        workload: of the job.
         children: to suspend.
         owners: whose pods are deleted: the job or its children.
         after_s: how long its controller had time.
     """
 
+    workload: Workload
     children: Sequence[JobLike]
     owners: Sequence[JobLike]
     after_s: float
@@ -369,13 +371,16 @@ def plan_unmanaged_job(job: JobLike, workload: Workload, job_state: JobState) ->
     )
 
 
-def plan_late_stop(job: JobLike, children: Sequence[JobLike], after_s: float) -> Action:
+def plan_late_stop(
+    job: JobLike, workload: Workload, children: Sequence[JobLike], after_s: float
+) -> Action:
     """The next action for a suspended job that its controller has not stopped in time.
 
     Pods of Jobs are left to the Job controller, which deletes them before it writes anything.
 
     Args:
         job: as stored now.
+        workload: of the job.
         children: of all kinds.
         after_s: how long its controller had time.
     """
@@ -384,7 +389,7 @@ def plan_late_stop(job: JobLike, children: Sequence[JobLike], after_s: float) ->
     owners = [one for one, kind in kinds if not (kind.built_in or kind.child_job_label)]
     if not (running or owners):
         return NoAction(f"the {kind_of(job).name} is stopping")
-    return CompleteStop(running, owners, after_s)
+    return CompleteStop(workload, running, owners, after_s)
 
 
 def may_run(child: JobLike) -> bool:
