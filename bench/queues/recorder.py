@@ -193,6 +193,7 @@ class Round:
             foreign work.
         events: Events that were written.
         statuses: statuses of ClusterQueues and LocalQueues that were written.
+        loop_ms: mean CPU time of a loop that is always the same: how slow the machine was.
     """
 
     mode: str
@@ -208,6 +209,7 @@ class Round:
     cpu_s: dict[str, float] = field(default_factory=dict)
     events: int = 0
     statuses: int = 0
+    loop_ms: float = 0.0
 
     @property
     def rate(self) -> float:

@@ -1,16 +1,18 @@
 """Creates the Workloads of a load and ends each of them when its time is over: no pod runs.
 
 A Workload's clock starts with condition Admitted, as a watch shows it. When it is evicted, the
-clock starts again at its next admission.
+clock starts again at its next admission. Kueue leaves it to the job's controller to release the
+quota of what it evicts; beside Kueue, this does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -21,7 +23,7 @@ from bench.queues.recorder import Recorder, SeenWorkload
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.timestamps import rfc3339
-from rackgate.kube.client import Client
+from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.informer import Informer
 from rackgate.runtime import clock
@@ -44,6 +46,8 @@ class Runner:
         queues: Sequence[Queue],
         parts: Sequence[Stream],
         evictions: Mapping[str, int] | None = None,
+        *,
+        releases: bool = False,
     ) -> None:
         """Prepare; `play` does the work.
 
@@ -52,6 +56,7 @@ class Runner:
             queues: whose namespaces exist.
             parts: what each of them gets.
             evictions: Workloads whose clock does not start before they were evicted so often.
+            releases: the quota of what was evicted.
         """
         self._client, self._queues, self._parts = client, queues, parts
         self._evictions = evictions or {}
@@ -62,6 +67,8 @@ class Runner:
         self._clocks: dict[str, asyncio.TimerHandle] = {}
         # Each with the time of the admission that was timed.
         self._due: asyncio.Queue[tuple[str, float | None]] = asyncio.Queue()
+        self._releases = releases
+        self._evicted: asyncio.Queue[str] = asyncio.Queue()
         self._done = asyncio.Event()
         self.informer: Informer[SeenWorkload] = Informer(
             client,
@@ -77,6 +84,8 @@ class Runner:
             tasks = [group.create_task(self.informer.run())]
             await self.informer.synced.wait()
             tasks += [group.create_task(self._finish()) for _ in range(CONCURRENCY)]
+            if self._releases:
+                tasks.append(group.create_task(self._release()))
             self.began = time.perf_counter()
             for queue in self._queues:
                 tasks += [group.create_task(self._create(queue, part)) for part in self._parts]
@@ -105,6 +114,8 @@ class Runner:
             loop = asyncio.get_running_loop()
             due = (key, record.admitted)
             self._clocks[key] = loop.call_later(of.run_s, self._due.put_nowait, due)
+        if self._releases and is_to_release(found):
+            self._evicted.put_nowait(key)
         if self.recorder.finished == self._total:
             self._done.set()
 
@@ -141,3 +152,36 @@ class Runner:
         }
         path = kinds.WORKLOADS.path(namespace, name, "status")
         await self._client.apply(path, json.dumps(body).encode(), MANAGER)
+
+    async def _release(self) -> None:
+        while True:
+            key = await self._evicted.get()
+            found = self.informer.store.get(key)
+            if found is None or not is_to_release(found):
+                continue
+            path = kinds.WORKLOADS.path(found.metadata.namespace, found.metadata.name, "status")
+            body = msgspec.json.encode(release(found, rfc3339(clock.now())))
+            # After a conflict, the event of the other write comes here.
+            with contextlib.suppress(KubeError):
+                await self._client.patch(path, body, PatchType.MERGE)
+
+
+def is_to_release(found: SeenWorkload) -> bool:
+    """Whether a Workload was evicted and still holds its quota."""
+    return (
+        found.is_true("Evicted")
+        and found.is_true("QuotaReserved")
+        and not found.is_true("Finished")
+    )
+
+
+def release(found: SeenWorkload, moment: str) -> dict[str, Any]:
+    """The merge patch that releases the quota of an evicted Workload."""
+    ended = [
+        condition(type_, moment, "Pending", "False") for type_ in ("QuotaReserved", "Admitted")
+    ]
+    kept = [one for one in found.status.conditions if one.type not in ("QuotaReserved", "Admitted")]
+    return {
+        "metadata": {"resourceVersion": found.metadata.resource_version},
+        "status": {"admission": None, "conditions": [*kept, *ended]},
+    }

@@ -31,6 +31,7 @@ from bench.queues.recorder import (
     spread,
     times_to_admission,
 )
+from bench.queues.runner import is_to_release, release
 from rackgate.wire.kueue import Admission
 from rackgate_assigner.workload.decisions import Admit
 from tests.support.objects import RACK
@@ -281,6 +282,35 @@ def test_the_whole_load_is_compared_with_kueues_figures() -> None:
     rounds[0].to_admission_s = waits
     lines = load.aims(rounds, topology=False, scale=1.0)
     assert [line.rpartition(" ")[2] for line in lines[2:]] == ["MISSED", "met", "met", "MISSED"]
+
+
+def test_kueue_on_the_same_machine_is_compared_too() -> None:
+    rounds = [
+        played(load.OURS, 1.0, assigner=1),
+        played(load.BARE, 1.0, bare=1),
+        played(load.KUEUE, 3.0, kueue=1),
+    ]
+    for one, size_s in zip(rounds, (10.0, 1.0, 30.0), strict=True):
+        one.to_admission_s = {size: spread([size_s]) for size in ("small", "medium", "large")}
+    assert load.ratio(rounds) == 1
+    lines = load.aims(rounds, topology=False, scale=0.1)
+    assert lines[2] == "queue use 50.0%: aim Kueue's, 50.0% met"
+    assert lines[-1].startswith("to admission, large 10.0 s, ")
+    assert lines[-1].endswith("; aim half of Kueue's, 15.0 s met")
+    assert len(lines) == 6
+
+
+def test_quota_of_what_was_evicted_is_released_once() -> None:
+    """Kueue leaves it to the job's controller, and these Workloads have no job."""
+    evicted = seen(EVICTED)
+    assert is_to_release(evicted)
+    assert not any(
+        map(is_to_release, (seen(ADMITTED), seen(RELEASED), seen({**EVICTED, **FINISHED})))
+    )
+    patch = json.loads(msgspec.json.encode(release(evicted, "2026-01-01T00:00:00Z")))
+    assert patch["status"]["admission"] is None
+    found = {one["type"]: one["status"] for one in patch["status"]["conditions"]}
+    assert found == {"Evicted": "True", "QuotaReserved": "False", "Admitted": "False"}
 
 
 def test_somebody_who_decides_at_once_waits_for_writes_and_quota_alone() -> None:
