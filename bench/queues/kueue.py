@@ -17,11 +17,9 @@ from typing import Final
 
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
-from rackgate_cli.controlplane.binaries.build import build, cache_key
 from rackgate_cli.controlplane.binaries.versions import Binary
 from rackgate_cli.controlplane.install import put_operator
-from rackgate_cli.controlplane.progress import Progress
-from rackgate_cli.locations import cache_dir
+from tests.support.go_programs import built
 from tests.support.playground import Playground
 
 VERSION: Final = "v0.19.2"
@@ -42,16 +40,13 @@ _POLICIES: Final = (
 )
 
 
-def built() -> Path:
+def minimalkueue() -> Path:
     """The program; it is built if the cache has none.
 
     Raises:
         CommandError: Go is missing, or the build failed.
     """
-    folder = cache_dir() / "bin" / cache_key(_MODULE, (_PROGRAM,))
-    if not folder.is_dir():
-        build(_MODULE, (_PROGRAM,), folder, folder.parent, Progress())
-    return folder / _PROGRAM.name
+    return built(_MODULE, _PROGRAM, _PROGRAM.source)
 
 
 async def install(client: Client, program: Path) -> None:

@@ -457,7 +457,7 @@ def run(arguments: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """Measure and print; returns all figures, and whether everything holds."""
     topology: bool = arguments.topology
     gates = objects.TOPOLOGY_GATES if topology else ()
-    program = kueue.built() if arguments.kueue else None
+    program = kueue.minimalkueue() if arguments.kueue else None
     with playground((ASSIGNER,), gates=gates) as started:
         rounds = asyncio.run(measure(arguments, started))
         lost = leases_lost(started)

@@ -6,10 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from rackgate_cli.controlplane.binaries.build import build, cache_key
 from rackgate_cli.controlplane.binaries.versions import ETCD_VERSION, Binary
-from rackgate_cli.controlplane.progress import Progress
-from rackgate_cli.locations import cache_dir
+from tests.support.go_programs import built
 
 MODULE: Final = Path(__file__).resolve().parents[1] / "integration" / "etcdutl"
 _BINARY: Final = Binary("etcdutl", ETCD_VERSION, "etcdutl", "go.etcd.io/etcd/etcdutl/v3")
@@ -20,8 +18,4 @@ def etcdutl() -> Path:
     found = shutil.which("etcdutl")
     if found is not None:
         return Path(found)
-    assert f"{_BINARY.package} {ETCD_VERSION}" in (MODULE / "go.mod").read_text()
-    folder = cache_dir() / "bin" / cache_key(MODULE, (_BINARY,))
-    if not folder.is_dir():
-        build(MODULE, (_BINARY,), folder, folder.parent, Progress())
-    return folder / _BINARY.name
+    return built(MODULE, _BINARY, _BINARY.package)

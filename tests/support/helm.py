@@ -6,10 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from rackgate_cli.controlplane.binaries.build import build, cache_key
 from rackgate_cli.controlplane.binaries.versions import Binary, reported_version
-from rackgate_cli.controlplane.progress import Progress
-from rackgate_cli.locations import cache_dir
+from tests.support.go_programs import built
 
 HELM_VERSION: Final = "v3.19.0"
 _PACKAGE: Final = "helm.sh/helm/v3"
@@ -38,8 +36,4 @@ def helm() -> Path:
     found = shutil.which("helm")
     if found is not None and reported_version(_BINARY, Path(found)) == HELM_VERSION:
         return Path(found)
-    assert f"{_PACKAGE} {HELM_VERSION}" in (MODULE / "go.mod").read_text()
-    folder = cache_dir() / "bin" / cache_key(MODULE, (_BINARY,))
-    if not folder.is_dir():
-        build(MODULE, (_BINARY,), folder, folder.parent, Progress())
-    return folder / _BINARY.name
+    return built(MODULE, _BINARY, _PACKAGE)

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rackgate_cli.controlplane import install
-from rackgate_cli.controlplane.binaries.build import build, cache_key
 from rackgate_cli.controlplane.binaries.versions import Binary
-from rackgate_cli.controlplane.progress import Progress
-from rackgate_cli.locations import cache_dir
+from tests.support.go_programs import built
 from tests.support.playground import Playground
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "integration"
@@ -40,19 +38,14 @@ TRAINER: Final = Binary(
 
 
 def _built(binary: Binary) -> Path:
-    module = FOLDER / binary.module
-    assert f"{binary.source} {binary.version}" in (module / "go.mod").read_text()
-    folder = cache_dir() / "bin" / cache_key(module, (binary,))
-    if not folder.is_dir():
-        build(module, (binary,), folder, folder.parent, Progress())
-    return folder
+    return built(FOLDER / binary.module, binary, binary.source)
 
 
 async def install_crds(playground: Playground) -> None:
     """Install the CRDs of both, and wait until they are served."""
     async with playground.client() as client:
         for binary in (MPI, TRAINER):
-            path = _built(binary) / str(binary.manifests)
+            path = _built(binary).with_name(str(binary.manifests))
             found: list[dict[str, Any]] = json.loads(path.read_bytes())
             await install.put_operator(client, found)
 
@@ -64,7 +57,7 @@ def running(playground: Playground, logs: Path) -> Iterator[None]:
         for binary in (MPI, TRAINER):
             log = stack.enter_context((logs / f"{binary.name}.log").open("wb"))
             process = subprocess.Popen(
-                [_built(binary) / binary.name, f"--kubeconfig={playground.kubeconfig}"],
+                [_built(binary), f"--kubeconfig={playground.kubeconfig}"],
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
